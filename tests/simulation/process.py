@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -46,7 +47,7 @@ from simulation.client import (
 )
 from simulation.engine import Engine
 from simulation.loop import SimulatedLoop
-from simulation.site import Site
+from simulation.site import Site, SiteError
 from simulation.world import World
 
 TIMEOUT = 2.0
@@ -57,6 +58,8 @@ MAX_ATTEMPTS = 20
 TIMEOUT_STEPS = 8
 #: Tag of the log line of a crawl that could not write all.
 UNWRITTEN = "[bloom-unwritten]"
+#: Exceptions that runs bring about.
+EXPECTED = (BloomError, SiteError, ConnectionError)
 #: What workers do that are many: they take turns, and seldom read which workers there are.
 CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 
@@ -169,8 +172,14 @@ class _Log(logging.Handler):
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if record.levelno < logging.ERROR:
             return
-        if error is not None and not isinstance(error, BloomError):
+        if error is not None and not isinstance(error, EXPECTED) and _is_of_ours(error):
             self._world.found.append(f"it logs: {record.getMessage()}: {error!r}"[:200])
+
+
+def _is_of_ours(error: BaseException) -> bool:
+    """Whether an exception has passed through the product, or a part of the simulator."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return not files or any("scrapy_bloom" in file or "simulation" in file for file in files)
 
 
 @contextmanager

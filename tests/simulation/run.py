@@ -190,7 +190,7 @@ class Run:
                 crawl = ended.get(claim.split()[0].decode())
                 if crawl is None:
                     continue
-                url = self._site.fields[name.decode()]
+                url = self._site.fields.get(name.decode(), name.decode())
                 self._left_behind[url] += 1
                 has_written = self._kind.writes_all and not crawl.has_unwritten
                 may_leave = self._kind.repeats and not has_written

@@ -17,6 +17,10 @@ def short(url: str) -> str:
     return url.removeprefix(ROOT) or "/"
 
 
+class SiteError(OSError):
+    """What downloads and callbacks of a simulated crawl raise."""
+
+
 class Price:
     """What JSON cannot hold, and pickle can."""
 

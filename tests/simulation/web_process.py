@@ -1,7 +1,9 @@
 """A crawler process that is Scrapy's own, without a reactor, in a simulated world."""
 
 import asyncio
+import gc
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -27,6 +29,8 @@ from simulation.web_site import WebSite
 from simulation.web_spiders import Handler, Pipeline
 from simulation.world import KilledError, World
 
+#: How often a second SIGINT comes after the first, and after how many seconds.
+TWICE, TWICE_AFTER = 0.4, (0.0, 0.01, 0.3, 2.0)
 #: Of all processes.
 SETTINGS: dict[str, Any] = {
     "TWISTED_REACTOR_ENABLED": False,
@@ -81,6 +85,7 @@ class WebCrawl(Crawl):
         items: URLs whose items it has delivered.
         pages: those that it has crawled.
         unpicklable: what no queue can store; None where that would be an error.
+        again: when it gets the next SIGINT.
     """
 
     def __init__(
@@ -108,7 +113,7 @@ class WebCrawl(Crawl):
         Named.__module__ = spidercls.__module__
         self._spidercls = Named
         self._process: _Process | None = None
-        self._signals = 0
+        self._signals, self.again = 0, float("inf")
         super().__init__(world, site, name, {**SETTINGS, **settings, **own}, spider=spider)
 
     # -- what its parts report --
@@ -142,9 +147,11 @@ class WebCrawl(Crawl):
         """Send SIGINT, to Scrapy's own handlers."""
         self.must_stop = True
         self._signals += 1
-        process = self._process
+        self.again, process = float("inf"), self._process
         if process is None or self._signals > 2:
             return
+        if self._signals == 1 and self.rng.random() < TWICE:
+            self.again = self.world.now + self.rng.choice(TWICE_AFTER)
         self.world.log(f"{self.name}: SIGINT {self._signals}")
         handlers = process._signal_shutdown_reactorless, process._signal_kill_reactorless
         handlers[self._signals - 1](signal.SIGINT, None)
@@ -229,7 +236,13 @@ def simulated_scrapy(world: World) -> Iterator[None]:
         (asyncio, "all_tasks", _tasks),
         (scrapy_redis.connection, "from_settings", lambda _: _QueueClient(world)),
     ]
-    with ExitStack() as stack:
-        for patch in patches:
-            stack.enter_context(mock.patch.object(*patch))
-        yield
+    gc.disable()  # it would close generators of killed processes at any time
+    try:
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(mock.patch.object(*patch))
+            yield
+    finally:
+        with mock.patch.object(sys, "unraisablehook", nothing):
+            gc.collect()
+        gc.enable()

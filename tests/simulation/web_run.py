@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simulation.kinds import Kind
+from simulation.kinds import PERIOD, WINDOW, Kind
 from simulation.run import Run
 from simulation.site import short
 from simulation.web_process import WebCrawl, simulated_scrapy
@@ -15,8 +15,6 @@ from simulation.web_spiders import SPIDERS
 from simulation.world import Faults, World
 
 MEMORY, JOBDIR, REDIS, TRANSIENT = "memory", "JOBDIR", "scrapy-redis", "scrapy-redis, not kept"
-#: How often a second SIGINT comes after the first, and after how many seconds.
-TWICE, TWICE_AFTER = 0.4, (0.0, 0.01, 0.3, 2.0)
 #: Settings that each process draws a value of.
 CHOICES: dict[str, Sequence[Any]] = {
     "CONCURRENT_REQUESTS": [1, 4, 8],
@@ -107,6 +105,17 @@ class WebRun(Run):
         self._site.is_plain = False
         return crawl
 
+    def _strike(self) -> None:
+        super()._strike()
+        world = self._world
+        for crawl in self._crawls:
+            if isinstance(crawl, WebCrawl) and crawl.again <= world.now:
+                crawl.stop()
+        if world.strikes("restart"):
+            world.restart()
+        if world.strikes("full"):
+            world.fill()
+
     # -- what must hold --
 
     def _reachable(self) -> set[str]:
@@ -135,6 +144,33 @@ class WebKind(Kind):
     run: Any = WebRun
 
 
+_NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.01}
+_ENDS = {"kill": 0.004, "stop": 0.003}
+_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.002, "block": 0.01}
+_SERVER = {"forget": 0.001, "restart": 0.001, "full": 0.001}
+_WINDOWS = {"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes"}
 KINDS: dict[str, Kind] = {
     "scrapy-calm": WebKind(Faults(), fails=False, repeats=False),
+    "scrapy-kills": WebKind(Faults(**_ENDS), fails=False, repeats=False),
+    "scrapy-faults": WebKind(Faults(**_FAULTS), raises=True),
+    "scrapy-server": WebKind(
+        Faults(**_FAULTS, **_SERVER),
+        raises=True,
+        choices={"BLOOM_PENDING_MEMORY": [4_000, 0], "BLOOM_REMEMBER": ["crawled"]},
+    ),
+    "scrapy-spiders": WebKind(Faults(**{**_FAULTS, "kill": 0.01}), spiders=2),
+    "scrapy-items": WebKind(
+        Faults(**_FAULTS), items=0.5, raises=True, settings={"BLOOM_REMEMBER": "items"}
+    ),
+    "scrapy-windows": WebKind(
+        Faults(**{**_FAULTS, "jump": 0.01}),
+        stored=1.0,
+        settings={**_WINDOWS, "BLOOM_LEDGER": True},
+        choices={
+            "BLOOM_RECRAWL_RULES": [[], [("[02468]$", "1 hour")], [("[0-4]$", "90 minutes")]],
+        },
+        passes=True,
+        unlinks=True,
+        windows=("1-hour", "90-minutes"),
+    ),
 }

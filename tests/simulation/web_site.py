@@ -6,17 +6,14 @@ from typing import Any
 
 from scrapy import Request
 from scrapy.http import HtmlResponse, Response, TextResponse, XmlResponse
+from scrapy.utils.request import fingerprint
 
-from simulation.site import ROOT, Site, short
+from simulation.site import ROOT, Site, SiteError, short
 
 #: What spiders read before its pages: none of them is a page.
 ROBOTS, SITEMAP = f"{ROOT}robots.txt", f"{ROOT}sitemap.xml"
 #: Seconds that a download takes.
 DOWNLOADS = (0.1, 0.2, 0.2, 0.5)
-
-
-class SiteError(OSError):
-    """What downloads, callbacks and pipelines of a simulated crawl raise."""
 
 
 class WebSite(Site):
@@ -54,6 +51,8 @@ class WebSite(Site):
         self.listed = [name for name in self.links if rng.random() < 0.7]
         self.circles = {name for name in self.redirects if self._target(name) in self.redirects}
         self.is_plain = False
+        for name in (SITEMAP, *(f"{ROOT}sitemap{n}.xml" for n in range(2))):
+            self.fields[fingerprint(Request(name)).hex()] = name
         for name in [*self.gone, *sorted(self.disallowed)]:
             log(f"site: {short(name)} is {self.gone.get(name, 'disallowed')}")
 

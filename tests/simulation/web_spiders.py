@@ -13,8 +13,8 @@ from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from twisted.python.failure import Failure
 
 from simulation.callbacks import BLOCKED, WAITS
-from simulation.site import Price, short
-from simulation.web_site import DOWNLOADS, SITEMAP, SiteError
+from simulation.site import Price, SiteError, short
+from simulation.web_site import DOWNLOADS, SITEMAP
 
 PIPELINES = (0.0, 0.0, 0.1, 1.0)
 

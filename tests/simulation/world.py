@@ -110,6 +110,8 @@ class Faults:
         cancel: a page's task is cancelled, with its callback or a lookup of its links.
         down: at any step, a node of a cluster fails for some time; it may be replaced by a replica
             that lags behind.
+        restart: at any step, the server is started again, with all its data and no scripts.
+        full: at any step, the server has no memory left for some time.
     """
 
     lost_request: float = 0.0
@@ -125,6 +127,8 @@ class Faults:
     block: float = 0.0
     cancel: float = 0.0
     down: float = 0.0
+    restart: float = 0.0
+    full: float = 0.0
 
 
 class World:
@@ -175,6 +179,8 @@ class World:
         self._processes = [1] * nodes
         #: Until when a node is down.
         self._down = [0.0] * nodes
+        #: Until when the server has no memory.
+        self._full = 0.0
         #: The keys of the replicas that take over when the server, or a node, "forgets".
         self._replica: list[list[Any]] = []
         #: Field of a claim -> name of its URL, for the trace.
@@ -421,7 +427,13 @@ class World:
             self._server.freeze_at(self._begin + self.now, self._shown)
             seconds, rest = divmod(round((self._begin + self.now) * 1e6), 1_000_000)
             self.execute("SET", TIME, json.dumps([str(seconds), str(rest)]))
-        return [self._execute(words, node) for words in commands]
+        if self._full <= self.now:
+            return [self._execute(words, node) for words in commands]
+        self.execute("CONFIG", "SET", "maxmemory", 1)
+        try:
+            return [self._execute(words, node) for words in commands]
+        finally:
+            self.execute("CONFIG", "SET", "maxmemory", 0)
 
     def _shown(self) -> float:
         """Return what the server's clock shows."""
@@ -499,6 +511,17 @@ class World:
         for key, expiry, value in replica:
             self.client.restore(key, max(0, expiry), value)
         self._name_process(node)
+
+    def restart(self) -> None:
+        """Start the server again, with its data: it has another process, and no scripts."""
+        self.replicate()
+        self.forget()
+        self._scripts.clear()
+
+    def fill(self) -> None:
+        """Let the server have no memory for some time: it refuses to write."""
+        self._full = self.now + self.rng.choice([0.3, 3.0, 20.0])
+        self.log(f"SERVER: out of memory until {self._full:.2f}")
 
     def fail_node(self) -> None:
         """Let a node be down for some time, and maybe be replaced by its replica."""
