@@ -21,9 +21,8 @@ from scrapy.utils import asyncio as scrapy_asyncio
 from scrapy.utils.asyncio import AsyncioLoopingCall
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.bloom.errors import BloomError
 from simulation.loop import SimulatedLoop
-from simulation.process import TIMEOUT, Crawl
+from simulation.process import EXPECTED, TIMEOUT, Crawl
 from simulation.site import short
 from simulation.web_site import WebSite
 from simulation.web_spiders import Handler, Pipeline
@@ -145,11 +144,15 @@ class WebCrawl(Crawl):
 
     def stop(self) -> None:
         """Send SIGINT, to Scrapy's own handlers."""
+        self.again, process = float("inf"), self._process
+        if process is None or self._signals == 2:
+            return
+        if not all(one._engine and one._engine.running for one in process.crawlers):
+            # While a spider is opened, one that comes lets Scrapy 2.19 wait for ever in the end.
+            self.again = self.world.now + 0.1
+            return
         self.must_stop = True
         self._signals += 1
-        self.again, process = float("inf"), self._process
-        if process is None or self._signals > 2:
-            return
         if self._signals == 1 and self.rng.random() < TWICE:
             self.again = self.world.now + self.rng.choice(TWICE_AFTER)
         self.world.log(f"{self.name}: SIGINT {self._signals}")
@@ -170,7 +173,7 @@ class WebCrawl(Crawl):
         self.world.log(f"{self.name}: closed ({reason})")
         if not crawling.cancelled() and (error := crawling.exception()) is not None:
             self.world.log(f"{self.name}: cannot start: {error!s:.60}")
-            if not isinstance(error, BloomError):
+            if not isinstance(error, EXPECTED):
                 self.world.found.append(f"{self.name} ends with {error!r}")
         self._task.loop.drop()
 

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from simulation.kinds import PERIOD, WINDOW, Kind
@@ -24,6 +25,10 @@ CHOICES: dict[str, Sequence[Any]] = {
 }
 #: The same while faults happen: settings that end a crawl.
 ENDS = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
+
+
+#: Bytes of Scrapy's queue on a disk at least; a kill may leave less, with which it does not start.
+SIZE = 4
 
 
 class WebRun(Run):
@@ -83,7 +88,11 @@ class WebRun(Run):
 
     def _queue_settings(self, slot: int) -> dict[str, Any]:
         if self._queue == JOBDIR:
-            return {"JOBDIR": str(self._directory / str(slot))}
+            directory = self._directory / str(slot)
+            if any(file.stat().st_size < SIZE for file in directory.glob("*queue*/*")):
+                self._world.log(f"JOBDIR {slot} is damaged by a kill: it is removed")
+                rmtree(directory)
+            return {"JOBDIR": str(directory)}
         if self._queue in (REDIS, TRANSIENT):
             scheduler = "scrapy_redis.scheduler.Scheduler"
             return {"SCHEDULER": scheduler, "SCHEDULER_PERSIST": self._queue == REDIS}
