@@ -122,7 +122,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Note an exception that nobody awaits: it counts as a fault."""
         if not (self._is_dropping or self.is_closed()):
             error = context.get("exception")
-            self._world.found.append(f"{context.get('message')}: {error!r}"[:200])
+            if (found := f"{context.get('message')}: {error!r}"[:200]) not in self._world.found:
+                self._world.found.append(found)
 
 
 @contextmanager

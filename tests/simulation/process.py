@@ -2,7 +2,6 @@
 
 import logging
 import random
-import struct
 import sys
 import time
 import traceback
@@ -59,8 +58,8 @@ MAX_ATTEMPTS = 20
 TIMEOUT_STEPS = 8
 #: Tag of the log line of a crawl that could not write all.
 UNWRITTEN = "[bloom-unwritten]"
-#: Exceptions that runs bring about; the last one is of a JOBDIR that a kill has left.
-EXPECTED = (BloomError, SiteError, ConnectionError, struct.error)
+#: Exceptions that runs bring about.
+EXPECTED = (BloomError, SiteError, ConnectionError)
 #: What workers do that are many: they take turns, and seldom read which workers there are.
 CROWD = {"FEW": -100, "IDLE_LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 

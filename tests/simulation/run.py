@@ -1,7 +1,7 @@
 """One simulated run: crawls with faults, then crawls without, then what must hold."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +72,7 @@ def simulate(
             run = kind.run or Run
             result.violations += run(world, kind, steps or kind.steps).violations()
     except AssertionError as error:
-        result.violations.append(f"{type(error).__name__}: {error}")
+        result.violations += [*world.found, f"{type(error).__name__}: {error}"]
     finally:
         world.close()
     return result
@@ -187,15 +187,19 @@ class Run:
         self._crawls = [crawl for crawl in self._crawls if crawl.is_running]
         for key in self._world.execute("KEYS", "{*:claims"):
             for name, claim in self._world.client.hgetall(key).items():
-                crawl = ended.get(claim.split()[0].decode())
+                url = self._site.fields.get(name.decode(), name.decode())
+                crawl = self._left_by(claim.split()[0].decode(), url, ended)
                 if crawl is None:
                     continue
-                url = self._site.fields.get(name.decode(), name.decode())
                 self._left_behind[url] += 1
                 has_written = self._kind.writes_all and not crawl.has_unwritten
                 may_leave = self._kind.repeats and not has_written
                 if not (crawl.must_stop or may_leave):
                     self._found.append(f"{crawl.name} ended by itself and left {short(url)}")
+
+    def _left_by(self, owner: str, url: str, ended: Mapping[str, Crawl]) -> Crawl | None:
+        """Return which of the processes that are over has left a claim."""
+        return ended.get(owner)
 
     def _crawl_without_faults(self) -> None:
         """Crawl until a crawl has found nothing left to do."""

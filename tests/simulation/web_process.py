@@ -85,6 +85,7 @@ class WebCrawl(Crawl):
         pages: those that it has crawled.
         unpicklable: what no queue can store; None where that would be an error.
         again: when it gets the next SIGINT.
+        is_clean: whether it has ended, and not by a kill or a second SIGINT.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class WebCrawl(Crawl):
         Named.__module__ = spidercls.__module__
         self._spidercls = Named
         self._process: _Process | None = None
-        self._signals, self.again = 0, float("inf")
+        self._signals, self.again, self.is_clean = 0, float("inf"), False
         super().__init__(world, site, name, {**SETTINGS, **settings, **own}, spider=spider)
 
     # -- what its parts report --
@@ -166,7 +167,7 @@ class WebCrawl(Crawl):
         crawling = process.crawl(self._spidercls)
         (crawled,) = process.crawlers
         process.start(install_signal_handlers=False)
-        self._process = None
+        self._process, self.is_clean = None, self._signals < 2
         reason = crawled.stats.get_value("finish_reason") if crawled._stats else None
         if reason not in (None, "finished"):
             self.must_stop = True

@@ -1,13 +1,14 @@
 """Simulated runs of Scrapy's own engine: which there are, and what must hold in them."""
 
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from simulation.kinds import PERIOD, WINDOW, Kind
+from simulation.process import Crawl
 from simulation.run import Run
 from simulation.site import short
 from simulation.web_process import WebCrawl, simulated_scrapy
@@ -25,10 +26,6 @@ CHOICES: dict[str, Sequence[Any]] = {
 }
 #: The same while faults happen: settings that end a crawl.
 ENDS = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
-
-
-#: Bytes of Scrapy's queue on a disk at least; a kill may leave less, with which it does not start.
-SIZE = 4
 
 
 class WebRun(Run):
@@ -50,6 +47,7 @@ class WebRun(Run):
             "BLOOM_START_RECRAWL_AFTER": rng.choice(["run", "default"]),
         }
         self._plain_items = set[str]()
+        self._in_slot: dict[int, WebCrawl] = {}
         if self._queue == JOBDIR:
             self._slots *= 2
         names = [spider.__name__ for spider in self._classes]
@@ -83,15 +81,16 @@ class WebRun(Run):
             spider=number,
             spidercls=self._classes[number],
         )
-        crawl.slot = slot
+        crawl.slot, self._in_slot[slot] = slot, crawl
         return crawl
 
     def _queue_settings(self, slot: int) -> dict[str, Any]:
         if self._queue == JOBDIR:
             directory = self._directory / str(slot)
-            if any(file.stat().st_size < SIZE for file in directory.glob("*queue*/*")):
-                self._world.log(f"JOBDIR {slot} is damaged by a kill: it is removed")
-                rmtree(directory)
+            if slot in self._in_slot and not self._in_slot[slot].is_clean:
+                # Scrapy's queue on a disk does not survive a kill, and would stop the next crawl.
+                self._world.log(f"JOBDIR {slot} is removed")
+                rmtree(directory, ignore_errors=True)
             return {"JOBDIR": str(directory)}
         if self._queue in (REDIS, TRANSIENT):
             scheduler = "scrapy_redis.scheduler.Scheduler"
@@ -124,6 +123,14 @@ class WebRun(Run):
             world.restart()
         if world.strikes("full"):
             world.fill()
+
+    def _left_by(self, owner: str, url: str, ended: Mapping[str, Crawl]) -> Crawl | None:
+        crawl = super()._left_by(owner, url, ended)
+        if crawl is not None or not owner.startswith("q"):
+            return crawl
+        # A moment after it has got a request from a shared queue, the claim is not its own yet.
+        webs = (crawl for crawl in ended.values() if isinstance(crawl, WebCrawl))
+        return next((web for web in webs if not web.is_clean and url in web.pages), None)
 
     # -- what must hold --
 

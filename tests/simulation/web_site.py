@@ -45,6 +45,7 @@ class WebSite(Site):
         self.fails = {name: times * rng.choice([1, 1, 3]) for name, times in self.fails.items()}
         for name in self.gone:
             self.fails.pop(name, None)
+        self.listings -= self.gone.keys()  # a page that is missing is recorded without an item
         self.disallowed = {name for name in others if rng.random() < 0.08}
         self.unreachable = {name for name in others if rng.random() < 0.5}
         self.dropped = {name for name in others if rng.random() < 0.1}
