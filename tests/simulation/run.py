@@ -247,14 +247,18 @@ class Run:
             # What would forget earlier than is stored is refused: in the end the user obeys.
             drawn["BLOOM_ROTATE_EVERY"] = self._kind.choices["BLOOM_ROTATE_EVERY"][0]
         if self._is_ending and self._kind.windows:
-            # A filter that no crawl uses keeps its dead workers until it expires: each is used.
-            rules = self._kind.choices["BLOOM_RECRAWL_RULES"]
-            drawn["BLOOM_RECRAWL_RULES"] = rules[self._started % len(rules)]
+            drawn["BLOOM_RECRAWL_RULES"] = self._last_rules()
         self._world.log(f"{name}: STARTS {drawn or ''}{slot or ''}")
         settings = {**SETTINGS, **self._kind.settings, **drawn}
         crawl = self._make_crawl(name, settings, slot)
         self._crawls.append(crawl)
         return crawl
+
+    def _last_rules(self) -> Any:
+        """Return the rules of the next process when no faults happen any more."""
+        # A filter that no crawl uses keeps its dead workers until it expires: each is used.
+        rules = self._kind.choices["BLOOM_RECRAWL_RULES"]
+        return rules[self._started % len(rules)]
 
     def _free_slot(self) -> int:
         return self._world.rng.randrange(self._slots) if self._slots > 1 else 0
@@ -308,7 +312,7 @@ class Run:
             if not self._is_listing(url) and times > 1 + self._left_behind[url]:
                 self._found.append(f"crawled {times} times{when}: {short(url)}")
         for (process, url), times in () if when else self._site.crawled_by.items():
-            if url not in self._site.starts and times > 1 + self._left_behind[url]:
+            if not self._is_listing(url) and times > 1 + self._left_behind[url]:
                 self._found.append(f"crawled {times} times by {process}: {short(url)}")
 
     def _is_listing(self, url: str) -> bool:

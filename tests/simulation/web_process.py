@@ -28,6 +28,8 @@ from simulation.web_site import WebSite
 from simulation.web_spiders import Handler, Pipeline
 from simulation.world import KilledError, World
 
+#: The stat that counts requests that are not stored.
+NOT_KEPT = "bloom/not_kept"
 #: How often a second SIGINT comes after the first, and after how many seconds.
 TWICE, TWICE_AFTER = 0.4, (0.0, 0.01, 0.3, 2.0)
 #: Of all processes.
@@ -168,6 +170,8 @@ class WebCrawl(Crawl):
         (crawled,) = process.crawlers
         process.start(install_signal_handlers=False)
         self._process, self.is_clean = None, self._signals < 2
+        if crawled._stats and self.site.is_stored_whole and crawled.stats.get_value(NOT_KEPT):
+            self.world.found.append(f"{self.name} has not stored requests that could be")
         reason = crawled.stats.get_value("finish_reason") if crawled._stats else None
         if reason not in (None, "finished"):
             self.must_stop = True

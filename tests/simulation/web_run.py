@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from simulation.kinds import PERIOD, WINDOW, Kind
+from simulation.kinds import WINDOW, Kind
 from simulation.process import Crawl
 from simulation.run import Run
 from simulation.site import short
@@ -37,7 +37,7 @@ class WebRun(Run):
     def __init__(self, world: World, kind: Kind, steps: int) -> None:
         rng = world.rng
         self._queue = rng.choice([MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT])
-        if self._queue in (REDIS, TRANSIENT) and not kind.repeats:
+        if self._queue != MEMORY and not kind.repeats:
             # Another worker may lose what is not stored: the page that yields it is crawled again.
             kind = replace(kind, stored=1.0)
         super().__init__(world, kind, steps)
@@ -47,6 +47,8 @@ class WebRun(Run):
             "BLOOM_START_RECRAWL_AFTER": rng.choice(["run", "default"]),
         }
         self._plain_items = set[str]()
+        rules = kind.choices.get("BLOOM_RECRAWL_RULES", [[]])
+        self._rules = rng.choice(rules)
         self._in_slot: dict[int, WebCrawl] = {}
         if self._queue == JOBDIR:
             self._slots *= 2
@@ -97,6 +99,9 @@ class WebRun(Run):
             return {"SCHEDULER": scheduler, "SCHEDULER_PERSIST": self._queue == REDIS}
         return {}
 
+    def _last_rules(self) -> Any:
+        return self._rules  # all other windows are removed
+
     def _crawl_plainly(self, spider: int) -> WebCrawl:
         """Crawl with Scrapy's own filter in memory; nothing is noted but what it gets."""
         world, self._site.is_plain = self._world, True
@@ -145,8 +150,19 @@ class WebRun(Run):
     def _with_items(self) -> set[str]:
         return self._plain_items
 
+    def _is_listing(self, url: str) -> bool:
+        return super()._is_listing(url) or url in self._site.unfiltered
+
+    def _left(self) -> list[str]:
+        # The dead workers of windows that no crawl has stay until these expire.
+        used = {span.replace(" ", "-") for _, span in self._rules}
+        unused = [f":{window}:0}}:heartbeats" for window in {*self._kind.windows} - used]
+        return [left for left in super()._left() if not any(key in left for key in unused)]
+
     def _check(self, when: str, expected: Collection[str] = ()) -> None:
-        expected = expected or self._reachable()
+        expected = {*(expected or self._reachable())}
+        if when and self._kind.unlinks:  # no ledger has what was never filtered
+            expected -= self._site.unfiltered
         super()._check(when, expected)
         more = self._site.crawled_pages.keys() - expected
         self._found += [f"Scrapy does not get it: {short(url)}" for url in sorted(more)]
@@ -168,6 +184,7 @@ _WINDOWS = {"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes"}
 KINDS: dict[str, Kind] = {
     "scrapy-calm": WebKind(Faults(), fails=False, repeats=False),
     "scrapy-kills": WebKind(Faults(**_ENDS), fails=False, repeats=False),
+    "scrapy-failing": WebKind(Faults(stall=0.01), stored=1.0, repeats=False),
     "scrapy-faults": WebKind(Faults(**_FAULTS), raises=True),
     "scrapy-server": WebKind(
         Faults(**_FAULTS, **_SERVER),

@@ -31,7 +31,9 @@ class WebSite(Site):
         disallowed: pages that robots.txt disallows.
         unreachable: pages whose failures are exceptions of the download.
         dropped: pages whose item a pipeline drops.
+        unfiltered: pages that ``Plain`` spiders request with ``dont_filter``.
         listed: pages that are in a sitemap.
+        is_stored_whole: whether all requests can be stored.
         is_plain: whether what happens to the pages is not noted, nor fails.
     """
 
@@ -51,7 +53,12 @@ class WebSite(Site):
         self.dropped = {name for name in others if rng.random() < 0.1}
         self.listed = [name for name in self.links if rng.random() < 0.7]
         self.circles = {name for name in self.redirects if self._target(name) in self.redirects}
-        self.is_plain = False
+        ends = [name for name in others if not self.links[name]]
+        self.unfiltered = {name for name in ends if rng.random() < 0.3}
+        self.circles |= self.unfiltered  # they are fetched in each run, too
+        for name in self.redirects:  # their sources fail, too
+            self.fails[name] = rng.choice([0, 0, 1]) if kinds.get("fails") else 0
+        self.is_plain, self.is_stored_whole = False, stored == 1
         for name in (SITEMAP, *(f"{ROOT}sitemap{n}.xml" for n in range(2))):
             self.fields[fingerprint(Request(name)).hex()] = name
         for name in [*self.gone, *sorted(self.disallowed)]:
@@ -71,6 +78,9 @@ class WebSite(Site):
         if url.startswith(SITEMAP.removesuffix(".xml")):
             return XmlResponse(url, body=self._sitemap(url))
         got = None if self.is_plain else self.fetch(request, process, spider)
+        if isinstance(got, Request) and self.fails[url]:
+            self.fails[url] -= 1
+            return Response(url, 503)
         if url in self.redirects:
             return Response(url, 302, headers={"Location": self.redirects[url]})
         if isinstance(got, Response) and got.status != 200:

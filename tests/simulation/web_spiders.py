@@ -132,6 +132,7 @@ class Plain(Simulated):
             callback = self.parse if is_stored else callback
         if callback is not self.parse:
             more.pop("cb_kwargs", None)
+        more["dont_filter"] = link in self.process.site.unfiltered
         return Request(link, callback, errback=self.failed, meta=meta, **more)
 
 
