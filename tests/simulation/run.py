@@ -1,7 +1,7 @@
 """One simulated run: crawls with faults, then crawls without, then what must hold."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,8 +87,9 @@ class Run:
         steps: of the part with faults.
     """
 
-    #: Crawls without faults at most, how often another process starts, and the class of the site.
-    last_crawls, starts, site_class = LAST_CRAWLS, 0.3, Site
+    #: How often another process starts, and what makes the site.
+    starts = 0.3
+    site_class: Callable[..., Site] = Site
 
     def __init__(self, world: World, kind: Kind, steps: int) -> None:
         self._world, self._kind, self._steps = world, kind, steps
@@ -208,14 +209,14 @@ class Run:
         world.run(lambda: not self._crawls, self._note_ended)
         if self._kind.spiders > 1:
             self._world.log("ONLY SPIDER 0 RUNS")
-            for _ in range(self.last_crawls):
+            for _ in range(LAST_CRAWLS):
                 self._crawl_once(0)
             self._note_hidden(self._reachable_by_first(), " from spider 0")
         self._crawl_until_quiet()
 
     def _crawl_until_quiet(self) -> None:
         quiet = 0
-        for number in range(self.last_crawls * self._slots):
+        for number in range(LAST_CRAWLS * self._slots):
             before, was_quiet = self._lasting_fetches(), not self._left()
             self._crawl_once(number % self._slots)
             is_quiet = was_quiet and self._lasting_fetches() == before and not self._left()

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -31,11 +32,13 @@ ENDS = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUN
 class WebRun(Run):
     """A run of Scrapy's own engine."""
 
-    last_crawls, starts, site_class = 6, 0.01, WebSite
+    starts = 0.01
     _site: WebSite
 
     def __init__(self, world: World, kind: Kind, steps: int) -> None:
         rng = world.rng
+        assert isinstance(kind, WebKind)
+        self.site_class = partial(WebSite, gone=kind.gone, each_run=kind.each_run)
         self._queue = rng.choice([MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT])
         if self._queue != MEMORY and not kind.repeats:
             # Another worker may lose what is not stored: the page that yields it is crawled again.
@@ -44,7 +47,8 @@ class WebRun(Run):
         self._classes = [rng.choice(SPIDERS) for _ in range(kind.spiders)]
         self._settings = {
             "ROBOTSTXT_OBEY": rng.random() < 0.7,
-            "BLOOM_START_RECRAWL_AFTER": rng.choice(["run", "default"]),
+            # Else a spider that finds nothing new at the start leaves all to the other one.
+            "BLOOM_START_RECRAWL_AFTER": rng.choice(["run", "default"][: 3 - kind.spiders]),
         }
         self._plain_items = set[str]()
         rules = kind.choices.get("BLOOM_RECRAWL_RULES", [[]])
@@ -151,7 +155,7 @@ class WebRun(Run):
         return self._plain_items
 
     def _is_listing(self, url: str) -> bool:
-        return super()._is_listing(url) or url in self._site.unfiltered
+        return super()._is_listing(url) or url in self._site.unfiltered | self._site.each_run
 
     def _left(self) -> list[str]:
         # The dead workers of windows that no crawl has stay until these expire.
@@ -170,10 +174,17 @@ class WebRun(Run):
 
 @dataclass(frozen=True)
 class WebKind(Kind):
-    """A kind of runs of Scrapy's own engine."""
+    """A kind of runs of Scrapy's own engine.
+
+    Attributes:
+        gone: share of the pages that are missing.
+        each_run: matches the URLs of pages that are remembered for a run only.
+    """
 
     steps: int = 800
     run: Any = WebRun
+    gone: float = 0.08
+    each_run: str = ""
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.01}
@@ -185,6 +196,12 @@ KINDS: dict[str, Kind] = {
     "scrapy-calm": WebKind(Faults(), fails=False, repeats=False),
     "scrapy-kills": WebKind(Faults(**_ENDS), fails=False, repeats=False),
     "scrapy-failing": WebKind(Faults(stall=0.01), stored=1.0, repeats=False),
+    "scrapy-errbacks": WebKind(Faults(kill=0.01), fails=False, stored=0.3, gone=0.3),
+    "scrapy-listings": WebKind(
+        Faults(**_FAULTS),
+        each_run="[3-7]$",
+        settings={"BLOOM_RECRAWL_RULES": [("[3-7]$", "run")]},
+    ),
     "scrapy-faults": WebKind(Faults(**_FAULTS), raises=True),
     "scrapy-server": WebKind(
         Faults(**_FAULTS, **_SERVER),

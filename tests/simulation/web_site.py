@@ -1,5 +1,6 @@
 """The site of simulated crawls by Scrapy itself: what its engine gets from the network."""
 
+import re
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -24,6 +25,8 @@ class WebSite(Site):
         pages: their number, besides the start page.
         stored: share of the requests that can be stored with their claims.
         log: notes what is fetched.
+        gone: share of the pages that are missing.
+        each_run: matches the URLs of pages that are remembered for a run only.
         kinds: further arguments of ``Site``.
 
     Attributes:
@@ -32,17 +35,26 @@ class WebSite(Site):
         unreachable: pages whose failures are exceptions of the download.
         dropped: pages whose item a pipeline drops.
         unfiltered: pages that ``Plain`` spiders request with ``dont_filter``.
+        each_run: pages that are remembered for a run only.
         listed: pages that are in a sitemap.
         is_stored_whole: whether all requests can be stored.
         is_plain: whether what happens to the pages is not noted, nor fails.
     """
 
     def __init__(
-        self, rng: Random, pages: int, stored: float, log: Callable[[str], None], **kinds: Any
+        self,
+        rng: Random,
+        pages: int,
+        stored: float,
+        log: Callable[[str], None],
+        *,
+        gone: float,
+        each_run: str,
+        **kinds: Any,
     ) -> None:
         super().__init__(rng, pages, stored, log, **kinds)
         others = [name for name in self.links if name not in (*self.starts, *self.redirects)]
-        self.gone = {name: rng.choice([404, 410]) for name in others if rng.random() < 0.08}
+        self.gone = {name: rng.choice([404, 410]) for name in others if rng.random() < gone}
         # They fail for good where Scrapy's tries are not enough.
         self.fails = {name: times * rng.choice([1, 1, 3]) for name, times in self.fails.items()}
         for name in self.gone:
@@ -55,7 +67,8 @@ class WebSite(Site):
         self.circles = {name for name in self.redirects if self._target(name) in self.redirects}
         ends = [name for name in others if not self.links[name]]
         self.unfiltered = {name for name in ends if rng.random() < 0.3}
-        self.circles |= self.unfiltered  # they are fetched in each run, too
+        self.each_run = {name for name in others if each_run and re.search(each_run, name)}
+        self.circles |= self.unfiltered | self.each_run  # they are fetched in each run, too
         for name in self.redirects:  # their sources fail, too
             self.fails[name] = rng.choice([0, 0, 1]) if kinds.get("fails") else 0
         self.is_plain, self.is_stored_whole = False, stored == 1
