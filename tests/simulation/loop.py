@@ -120,7 +120,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Note an exception that nobody awaits: it counts as a fault."""
-        if not (self._is_dropping or self.is_closed()):
+        # A generator that runs when a second SIGINT closes the loop cannot be closed: Scrapy's own.
+        if not (self._is_dropping or self.is_closed() or "asyncgen" in context):
             error = context.get("exception")
             if (found := f"{context.get('message')}: {error!r}"[:200]) not in self._world.found:
                 self._world.found.append(found)

@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.clock import why_not
 from support.paths import TESTS
 
+from simulation.mutants import Mutant, count_found, mutate
 from simulation.test_simulation import first_seed, simulate
+from simulation.web_mutants import MUTANTS
 from simulation.web_process import why_no_scrapy
 from simulation.web_run import KINDS
 
@@ -43,3 +46,15 @@ def test_a_run_repeats_after_others() -> None:
     )
     environment = os.environ | {"PYTHONHASHSEED": "0"}
     subprocess.run([sys.executable, "-c", code], cwd=TESTS, env=environment, check=True)
+
+
+@pytest.mark.parametrize(
+    "mutant", [one for one in MUTANTS if one.kind == "scrapy-failing"][:1], ids=lambda one: one.what
+)
+def test_a_fault_is_found(mutant: Mutant) -> None:
+    assert count_found(mutant, 10, jobs=1)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.what)
+def test_a_fault_can_still_be_put_in(mutant: Mutant, tmp_path: Path) -> None:
+    mutate(mutant, tmp_path)

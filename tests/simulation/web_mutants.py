@@ -18,9 +18,9 @@ MUTANTS = (
     Mutant(
         "a failed page of the window run is not tried again",
         "crawl/settler.py",
-        "            if kind is JobKind.CONFIRM:\n                job = replace(job, kind=JobKind.DONE)\n"
+        "if kind is JobKind.CONFIRM:\n                job = replace(job, kind=JobKind.DONE)\n"
         "                also",
-        "            if kind in (JobKind.CONFIRM, JobKind.FAIL):\n"
+        "if kind in (JobKind.CONFIRM, JobKind.FAIL):\n"
         "                job = replace(job, kind=JobKind.DONE)\n                also",
         "scrapy-listings",
     ),

@@ -14,7 +14,7 @@ from simulation.run import Run
 from simulation.site import short
 from simulation.web_process import WebCrawl, simulated_scrapy
 from simulation.web_site import WebSite
-from simulation.web_spiders import SPIDERS
+from simulation.web_spiders import SPIDERS, Crawling, Plain
 from simulation.world import Faults, World
 
 MEMORY, JOBDIR, REDIS, TRANSIENT = "memory", "JOBDIR", "scrapy-redis", "scrapy-redis, not kept"
@@ -44,7 +44,10 @@ class WebRun(Run):
             # Another worker may lose what is not stored: the page that yields it is crawled again.
             kind = replace(kind, stored=1.0)
         super().__init__(world, kind, steps)
-        self._classes = [rng.choice(SPIDERS) for _ in range(kind.spiders)]
+        # All of one class: a page that one records has the same links for the others. And several
+        # read their start pages in each run: all else that one has recorded hides its links.
+        classes = SPIDERS if kind.spiders == 1 else (Plain, Crawling)
+        self._classes = [rng.choice(classes)] * kind.spiders
         self._settings = {
             "ROBOTSTXT_OBEY": rng.random() < 0.7,
             # Else a spider that finds nothing new at the start leaves all to the other one.
