@@ -73,7 +73,7 @@ MUTANTS = (
         "crawl/tracker.py",
         "        if request.dont_filter:\n            self._keep_once(request)",
         "        pass",
-        "scrapy-kills",
+        "scrapy-errbacks",
     ),
     Mutant(
         "a page is recorded although a pipeline has raised for its item",

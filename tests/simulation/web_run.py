@@ -39,7 +39,7 @@ class WebRun(Run):
         rng = world.rng
         assert isinstance(kind, WebKind)
         self.site_class = partial(WebSite, gone=kind.gone, each_run=kind.each_run)
-        self._queue = rng.choice([MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT])
+        self._queue = rng.choice(kind.queues)
         if self._queue != MEMORY and not kind.repeats:
             # Another worker may lose what is not stored: the page that yields it is crawled again.
             kind = replace(kind, stored=1.0)
@@ -182,12 +182,14 @@ class WebKind(Kind):
     Attributes:
         gone: share of the pages that are missing.
         each_run: matches the URLs of pages that are remembered for a run only.
+        queues: each run has one of them.
     """
 
     steps: int = 800
     run: Any = WebRun
     gone: float = 0.08
     each_run: str = ""
+    queues: Sequence[str] = (MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT)
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.01}
@@ -225,5 +227,11 @@ KINDS: dict[str, Kind] = {
         passes=True,
         unlinks=True,
         windows=("1-hour", "90-minutes"),
+    ),
+    "scrapy-scheduled": WebKind(
+        Faults(**_NETWORK),
+        fails=False,
+        settings={"BLOOM_REMEMBER": "scheduled"},
+        queues=(MEMORY, REDIS),
     ),
 }

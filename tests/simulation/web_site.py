@@ -66,7 +66,7 @@ class WebSite(Site):
         self.listed = [name for name in self.links if rng.random() < 0.7]
         self.circles = {name for name in self.redirects if self._target(name) in self.redirects}
         ends = [name for name in others if not self.links[name]]
-        self.unfiltered = {name for name in ends if rng.random() < 0.3}
+        self.unfiltered = {name for name in ends if rng.random() < 0.5}
         self.each_run = {name for name in others if each_run and re.search(each_run, name)}
         self.circles |= self.unfiltered | self.each_run  # they are fetched in each run, too
         for name in self.redirects:  # their sources fail, too
