@@ -200,7 +200,7 @@ _WINDOWS = {"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes"}
 KINDS: dict[str, Kind] = {
     "scrapy-calm": WebKind(Faults(), fails=False, repeats=False),
     "scrapy-kills": WebKind(Faults(**_ENDS), fails=False, repeats=False),
-    "scrapy-failing": WebKind(Faults(stall=0.01), stored=1.0, repeats=False),
+    "scrapy-failing": WebKind(Faults(), stored=1.0, repeats=False),
     "scrapy-errbacks": WebKind(Faults(kill=0.01), fails=False, stored=0.3, gone=0.3),
     "scrapy-listings": WebKind(
         Faults(**_FAULTS),
