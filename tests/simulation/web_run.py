@@ -168,10 +168,10 @@ class WebRun(Run):
 
     def _check(self, when: str, expected: Collection[str] = ()) -> None:
         expected = {*(expected or self._reachable())}
+        more = self._site.crawled_pages.keys() - expected
         if when and self._kind.unlinks:  # no ledger has what was never filtered
             expected -= self._site.unfiltered
         super()._check(when, expected)
-        more = self._site.crawled_pages.keys() - expected
         self._found += [f"Scrapy does not get it: {short(url)}" for url in sorted(more)]
 
 
