@@ -166,6 +166,12 @@ class WebRun(Run):
         unused = [f":{window}:0}}:heartbeats" for window in {*self._kind.windows} - used]
         return [left for left in super()._left() if not any(key in left for key in unused)]
 
+    def _lasting_fetches(self) -> int:
+        # A page that is read in each run is crawled by a later one if it fails in this one.
+        site = self._site
+        left = (*site.fails.values(), *site.stumbling.values(), *site.raises.values())
+        return super()._lasting_fetches() - sum(left)
+
     def _check(self, when: str, expected: Collection[str] = ()) -> None:
         expected = {*(expected or self._reachable())}
         more = self._site.crawled_pages.keys() - expected
