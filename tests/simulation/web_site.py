@@ -63,8 +63,7 @@ class WebSite(Site):
         self.disallowed = {name for name in others if rng.random() < 0.08}
         self.unreachable = {name for name in others if rng.random() < 0.5}
         self.dropped = {name for name in others if rng.random() < 0.1}
-        # Requests of a SitemapSpider have no errback: none of them is missing.
-        self.listed = [name for name in self.links if rng.random() < 0.7 and name not in self.gone]
+        self.listed = [name for name in self.links if rng.random() < 0.7]
         self.circles = {name for name in self.redirects if self._target(name) in self.redirects}
         ends = [name for name in others if not self.links[name]]
         self.unfiltered = {name for name in ends if rng.random() < 0.5}

@@ -95,6 +95,8 @@ class Simulated(Spider):
 class Plain(Simulated):
     """Follows all links by requests of its own; errbacks yield those of pages that are missing."""
 
+    follows_missing = True
+
     async def start(self) -> AsyncIterator[Any]:
         """Yield the start request."""
         yield Request(
@@ -111,7 +113,7 @@ class Plain(Simulated):
     def failed(self, failure: Failure) -> Iterator[Request]:
         """Follow the links of a page that is missing."""
         response = getattr(failure.value, "response", None)
-        if response is not None and response.status in (404, 410):
+        if response is not None and response.status in (404, 410) and self.follows_missing:
             yield from self.links_of(response.url)
 
     def links_of(self, url: str) -> list[Request]:
@@ -181,6 +183,7 @@ class Mapped(Plain, SitemapSpider):  # type: ignore[misc]
     """Begins with the site's sitemaps, and follows all links."""
 
     sitemap_urls = (SITEMAP,)
+    follows_missing = False  # requests for what a sitemap lists have no errback
 
     async def start(self) -> AsyncIterator[Any]:
         """Yield a request for the sitemap."""
