@@ -20,15 +20,14 @@ from twisted.logger import globalLogBeginner
 
 from simulation.failing import FAILING, first_seed, note
 from simulation.kinds import KINDS as SMALL_KINDS
+from simulation.kinds import scrapy_kinds, why_no_scrapy
 from simulation.run import IN_ORDER, Result, simulate
 from simulation.shrink import shrink
-from simulation.web_process import why_no_scrapy
-from simulation.web_run import KINDS as SCRAPY_KINDS
 
 console = Console()
-KINDS = {**SMALL_KINDS, **SCRAPY_KINDS}
+KINDS = {**SMALL_KINDS, **scrapy_kinds()}
 #: The kinds that an engine runs.
-ENGINES = {"small": SMALL_KINDS, "scrapy": SCRAPY_KINDS}
+ENGINES = {"small": SMALL_KINDS, "scrapy": scrapy_kinds()}
 #: The server of this process.
 servers: list[FrozenServer] = []
 
@@ -80,8 +79,8 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":
         parser.error("set PYTHONHASHSEED=0: otherwise a run does not repeat")
     kinds = options.kind or [*ENGINES[options.engine]]
-    if SCRAPY_KINDS.keys() & kinds and (reason := why_no_scrapy()):
-        parser.error(reason)
+    if not kinds:
+        parser.error(str(why_no_scrapy()))
     today = first_seed(datetime.now(UTC).date())
     is_random = options.first == "random"
     first = random.SystemRandom().randrange(10**9) if is_random else int(options.first or today)

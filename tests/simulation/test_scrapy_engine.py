@@ -9,17 +9,17 @@ import pytest
 from support.clock import why_not
 from support.paths import TESTS
 
+from simulation.kinds import scrapy_kinds, why_no_scrapy
 from simulation.mutants import Mutant, count_found, mutate
 from simulation.test_simulation import first_seed, simulate
 from simulation.web_mutants import MUTANTS
-from simulation.web_process import why_no_scrapy
-from simulation.web_run import KINDS
 
 reason = why_not() or why_no_scrapy()
 pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
 
+KINDS = scrapy_kinds()
 #: Runs of each kind: 300 in all.
-RUNS = -(-300 // len(KINDS))
+RUNS = -(-300 // max(1, len(KINDS)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,10 +11,8 @@ from support.clock import why_not
 from support.paths import ROOT, TESTS
 
 from simulation import failing
-from simulation.kinds import KINDS
+from simulation.kinds import KINDS, why_no_scrapy
 from simulation.mutants import MUTANTS, Mutant, count_found, mutate
-from simulation.web_process import why_no_scrapy
-from simulation.web_run import KINDS as SCRAPY_KINDS
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -50,7 +48,7 @@ def test_what_is_promised_holds(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "seed"), failing.read())
 def test_a_run_that_failed_once_holds(kind: str, seed: int) -> None:
-    if kind in SCRAPY_KINDS and (reason := why_no_scrapy()):
+    if kind.startswith("scrapy-") and (reason := why_no_scrapy()):
         pytest.skip(reason)
     done = simulate("--kind", kind, "--first", str(seed), "--runs", "1")
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr

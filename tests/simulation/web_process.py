@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import scrapy
 import scrapy_redis.connection
 from scrapy import Spider, crawler
 from scrapy.core import downloader, engine
@@ -48,13 +47,6 @@ SETTINGS: dict[str, Any] = {
     "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
     "BLOOM_TIMEOUT": TIMEOUT,
 }
-
-
-def why_no_scrapy() -> str | None:
-    """Return why this version of Scrapy cannot be simulated, or None if it can."""
-    if scrapy.version_info < (2, 19):
-        return f"only Scrapy 2.19 and later run without a reactor, this is {scrapy.__version__}"
-    return None
 
 
 class _Process(crawler.AsyncCrawlerProcess):
