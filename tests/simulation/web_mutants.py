@@ -1,4 +1,4 @@
-"""Faults of crawls by Scrapy itself that were mended once, to be put in again.
+"""Faults that simulated crawls by Scrapy itself have to find; the package once had several of them.
 
 ``PYTHONHASHSEED=0 python -m simulation.web_mutants --help``, from ``tests``.
 """
