@@ -9,9 +9,9 @@ import pytest
 from support.clock import why_not
 from support.paths import TESTS
 
+from simulation.in_process import first_seed, simulate
 from simulation.kinds import scrapy_kinds, why_no_scrapy
 from simulation.mutants import Mutant, count_found, mutate
-from simulation.test_simulation import first_seed, simulate
 from simulation.web_mutants import MUTANTS
 
 reason = why_not() or why_no_scrapy()

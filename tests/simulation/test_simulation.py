@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from support.clock import why_not
-from support.paths import ROOT, TESTS
+from support.paths import TESTS
 
 from simulation import failing
+from simulation.in_process import first_seed, simulate
 from simulation.kinds import KINDS, why_no_scrapy
 from simulation.mutants import MUTANTS, Mutant, count_found, mutate
 
@@ -18,25 +19,6 @@ pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 #: Runs of each kind: 500 in all.
 RUNS = -(-500 // len(KINDS))
-
-
-def simulate(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Simulate in a process whose sets keep one order: the same runs each time."""
-    return subprocess.run(
-        [sys.executable, "-m", "simulation", "--jobs", "1", *arguments],
-        cwd=TESTS,
-        env=os.environ | {"PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def first_seed() -> str:
-    """Return a number that is another one for each commit."""
-    command = ["git", "rev-parse", "--short=7", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return str(int(done.stdout or "0", 16))
 
 
 @pytest.mark.parametrize("kind", KINDS)

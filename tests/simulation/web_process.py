@@ -78,6 +78,7 @@ class WebCrawl(Crawl):
         items: URLs whose items it has delivered.
         pages: those that it has crawled.
         unpicklable: what no queue can store; None where that would be an error.
+        dont_filter: of its start request.
         again: when it gets the next SIGINT.
         is_clean: whether it has ended, and not by a kill or a second SIGINT.
     """
@@ -107,6 +108,7 @@ class WebCrawl(Crawl):
         Named.__module__ = spidercls.__module__
         self._spidercls = Named
         self._process: _Process | None = None
+        self.dont_filter = True
         self._signals, self.again, self.is_clean = 0, float("inf"), False
         super().__init__(world, site, name, {**SETTINGS, **settings, **own}, spider=spider)
 

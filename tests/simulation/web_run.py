@@ -54,6 +54,8 @@ class WebRun(Run):
             "BLOOM_START_RECRAWL_AFTER": rng.choice(["run", "default"][: 3 - kind.spiders]),
         }
         self._plain_items = set[str]()
+        # Of all crawls: a link to the start page may record it, and hide it from a later one.
+        self._dont_filter = rng.random() < 0.7
         rules = kind.choices.get("BLOOM_RECRAWL_RULES", [[]])
         self._rules = rng.choice(rules)
         self._in_slot: dict[int, WebCrawl] = {}
@@ -90,6 +92,7 @@ class WebRun(Run):
             spider=number,
             spidercls=self._classes[number],
         )
+        crawl.dont_filter = self._dont_filter
         crawl.slot, self._in_slot[slot] = slot, crawl
         return crawl
 

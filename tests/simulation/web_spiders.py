@@ -27,7 +27,6 @@ class Simulated(Spider):
     """
 
     process: Any
-    dont_filter = True
 
     @classmethod
     def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> "Simulated":
@@ -103,7 +102,7 @@ class Plain(Simulated):
             self.process.start_url,
             self.parse,
             errback=self.failed,
-            dont_filter=self.process.rng.random() < 0.7,
+            dont_filter=self.process.dont_filter,
         )
 
     def parse(self, response: Response, **kwargs: Any) -> Any:
@@ -153,7 +152,7 @@ class Crawling(Simulated, CrawlSpider):  # type: ignore[misc]
 
     async def start(self) -> AsyncIterator[Any]:
         """Yield the start request."""
-        yield Request(self.process.start_url, dont_filter=self.process.rng.random() < 0.7)
+        yield Request(self.process.start_url, dont_filter=self.process.dont_filter)
 
     def shuffled(self, links: list[Link]) -> list[Link]:
         """Return links in any order."""
