@@ -209,7 +209,8 @@ _WINDOWS = {"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes"}
 KINDS: dict[str, Kind] = {
     "scrapy-calm": WebKind(Faults(), fails=False, repeats=False),
     "scrapy-kills": WebKind(Faults(**_ENDS), fails=False, repeats=False),
-    "scrapy-failing": WebKind(Faults(), stored=1.0, repeats=False),
+    # Not with a shared queue: by a retry that goes through it, a page may be held by two workers.
+    "scrapy-failing": WebKind(Faults(), stored=1.0, repeats=False, queues=(MEMORY, JOBDIR)),
     "scrapy-errbacks": WebKind(Faults(kill=0.01), fails=False, stored=0.3, gone=0.3),
     "scrapy-listings": WebKind(
         Faults(**_FAULTS),
