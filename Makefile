@@ -21,7 +21,8 @@ help:
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (10 minutes; SIMULATE=options)"
+	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (10 minutes; SIMULATE=options);"
+	@echo "                  ENGINE=scrapy: 3,000 by Scrapy's own engine (15 minutes)"
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
 	@echo "make fuzz         fuzz all parsers, guided by coverage (15 minutes; FUZZ=options)"
@@ -59,11 +60,12 @@ chaos: $(VENV)/dev
 
 # For example SIMULATE="--kind faults --first 914 --runs 1"; --note adds runs that fail to tests/simulation/failing.txt
 simulate: $(VENV)/dev
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation $(or $(SIMULATE),--runs 400)
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation --engine $(or $(ENGINE),small) \
+		$(or $(SIMULATE),--runs $(if $(filter scrapy,$(ENGINE)),273,400))
 
-# For example MUTANTS="--only claim --runs 50"
+# For example MUTANTS="--only claim --runs 50"; ENGINE=scrapy puts mended faults into crawls by Scrapy's own engine
 mutants: $(VENV)/dev
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants $(MUTANTS)
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.$(if $(filter scrapy,$(ENGINE)),web_mutants,mutants) $(MUTANTS)
 
 # For example UPSTREAM="--scrapy 2.19.0 --remember scheduled", or "--scrapy master"
 upstream: $(VENV)/dev

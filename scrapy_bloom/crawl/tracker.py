@@ -150,9 +150,6 @@ class ClaimTracker:
             return
         self.offer = Offer(inherited := self._successors.pop(request, {}))
         if inherited:
-            if request.meta.get("redirect_urls") and request.meta.get("retry_times"):
-                # Retries have dont_filter, and a redirect of a retry copies it.
-                request.dont_filter &= any(item.startswith(KEPT) for _, item in inherited)
             set_claims(request, inherited)
         else:  # made when it was looked up; or another request's, whose meta was copied
             request.meta.pop(META, None)
@@ -224,6 +221,9 @@ class ClaimTracker:
         flight = self._in_flight.pop(request, None)
         if flight is not None:
             self._successors[successor] = flight.claims
+            if not _is_retry(request, successor) and request.meta.get("retry_times"):
+                # Retries have dont_filter, and a redirect of a retry copies it.
+                successor.dont_filter &= any(item.startswith(KEPT) for _, item in flight.claims)
             note_set_later(successor, PartNames.of(request).without(flight.yielded_with))
 
     def raised(self, request: Request, error: BaseException, *, in_pipeline: bool = False) -> None:
@@ -301,6 +301,11 @@ class ClaimTracker:
         except (KeyError, AttributeError, TypeError, ValueError):
             return {}
         return {key: length for key, length in given.items() if key[0] in self._windows}
+
+
+def _is_retry(request: Request, successor: Request) -> bool:
+    """Whether a request was made to try another one again, which may be a redirect's target."""
+    return bool(successor.meta.get("retry_times") != request.meta.get("retry_times"))
 
 
 def set_claims(request: Request, claims: Claims) -> None:

@@ -19,11 +19,15 @@ from support.servers import SERVERS
 from twisted.logger import globalLogBeginner
 
 from simulation.failing import FAILING, first_seed, note
-from simulation.kinds import KINDS
+from simulation.kinds import KINDS as SMALL_KINDS
+from simulation.kinds import scrapy_kinds, why_no_scrapy
 from simulation.run import IN_ORDER, Result, simulate
 from simulation.shrink import shrink
 
 console = Console()
+KINDS = {**SMALL_KINDS, **scrapy_kinds()}
+#: The kinds that an engine runs.
+ENGINES = {"small": SMALL_KINDS, "scrapy": scrapy_kinds()}
 #: The server of this process.
 servers: list[FrozenServer] = []
 
@@ -59,7 +63,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="simulation", description="Simulates crawls whose steps a seed chooses."
     )
-    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all kinds")
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="small", help="Scrapy's own, or a small one (default)"
+    )
+    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all of the engine")
     parser.add_argument(
         "--first", metavar="SEED", help='a number, or "random"; default: another one each day'
     )
@@ -71,13 +78,16 @@ def main() -> int:
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         parser.error("set PYTHONHASHSEED=0: otherwise a run does not repeat")
+    kinds = options.kind or [*ENGINES[options.engine]]
+    if not kinds:
+        parser.error(str(why_no_scrapy()))
     today = first_seed(datetime.now(UTC).date())
     is_random = options.first == "random"
     first = random.SystemRandom().randrange(10**9) if is_random else int(options.first or today)
     say([f"first seed {first}: --first {first} repeats these runs"])
     failed = 0
     with Pool(options.jobs, begin) as pool:
-        for name in options.kind or KINDS:
+        for name in kinds:
             run = partial(simulate_one, name=name, is_brief=options.brief)
             seeds = range(first, first + options.runs)
             results = pool.imap(run, seeds, chunksize=4)

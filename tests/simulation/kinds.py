@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import scrapy
+
 from simulation.world import Faults
 
 #: Scrapy's settings in all runs.
@@ -19,6 +21,22 @@ SETTINGS: dict[str, Any] = {
 }
 #: Minutes of the kind in which URLs are forgotten.
 WINDOW, PERIOD = 120, 30
+
+
+def why_no_scrapy() -> str | None:
+    """Return why this version of Scrapy cannot be simulated, or None if it can."""
+    if scrapy.version_info < (2, 19):
+        return f"only Scrapy 2.19 and later run without a reactor, this is {scrapy.__version__}"
+    return None
+
+
+def scrapy_kinds() -> dict[str, "Kind"]:
+    """Return the kinds of runs of Scrapy's own engine; none if it cannot be simulated."""
+    if why_no_scrapy():
+        return {}
+    from simulation.web_run import KINDS as kinds  # noqa: N811, PLC0415 - it needs this module
+
+    return kinds
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,8 @@ class Kind:
         raises: whether, for some pages, a pipeline raises at first.
         spiders: how many share the filter. All read the same site, each from a start page of its
             own; at the end, only the first one runs, and has to get what it can reach.
+        steps: of the part with faults.
+        run: the class of its runs; None for those of the small engine.
     """
 
     faults: Faults
@@ -62,6 +82,8 @@ class Kind:
     windows: Sequence[str] = ()
     raises: bool = False
     spiders: int = 1
+    steps: int = 400
+    run: Any = None
 
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}

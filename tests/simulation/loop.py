@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from simulation.world import World
+from simulation.world import KilledError, World
 
 #: How often a loop that has something to do lets other tasks go on before its next turn.
 GIVES_WAY = 0.5
@@ -40,8 +40,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-6
         self._has_ready = self._ready.__len__
         #: In the order in which they were made; all that are not done are among them.
-        self._made: list[asyncio.Task[Any]] = []
+        self.tasks: list[asyncio.Task[Any]] = []
         self._is_dropping = False
+        self._many = MANY_TASKS
 
     def time(self) -> float:
         """Return the world's time."""
@@ -50,6 +51,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> tuple[()]:
         """Let other tasks of the world go on, at the longest for so many seconds."""
         world = self._world
+        if world.is_ending:
+            raise KilledError  # something between has caught the first one
         if timeout is None or timeout > 0:
             world.wait(float("inf") if timeout is None else timeout, self._has_ready)
         elif world.rng.random() < GIVES_WAY:
@@ -83,10 +86,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._is_dropping:
             coro.close()
             return self.create_future()
-        if len(self._made) >= MANY_TASKS:
-            self._made = [task for task in self._made if not task.done()]
+        if len(self.tasks) >= self._many:
+            self.tasks = [task for task in self.tasks if not task.done()]
+            self._many = MANY_TASKS + 2 * len(self.tasks)
         task = super().create_task(coro, **options)
-        self._made.append(task)
+        self.tasks.append(task)
         return task
 
     def drop(self) -> None:
@@ -97,13 +101,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._ready.clear()
         self._scheduled.clear()
         with _running(self):
-            for task in self._made:
+            for task in self.tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     # Now: the garbage collector would do it at any time.
                     with suppress(BaseException):
                         task.get_coro().close()
-        self._made.clear()
+        self.tasks.clear()
         self._ready.clear()
         self._is_dropping = False
         self.close()
@@ -116,9 +120,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Note an exception that nobody awaits: it counts as a fault."""
-        if not (self._is_dropping or self.is_closed()):
+        # A generator that runs when a second SIGINT closes the loop cannot be closed: Scrapy's own.
+        if not (self._is_dropping or self.is_closed() or "asyncgen" in context):
             error = context.get("exception")
-            self._world.found.append(f"{context.get('message')}: {error!r}"[:200])
+            if (found := f"{context.get('message')}: {error!r}"[:200]) not in self._world.found:
+                self._world.found.append(found)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -498,7 +499,7 @@ def count_found(mutant: Mutant, runs: int, jobs: int) -> int:
     return int(found[1])
 
 
-def main() -> int:
+def main(mutants: Sequence[Mutant] = MUTANTS) -> int:
     """Print how many runs find each bug; return 1 if one is not found."""
     parser = argparse.ArgumentParser(
         prog="simulation.mutants", description="Counts the runs that find bugs put in on purpose."
@@ -509,7 +510,7 @@ def main() -> int:
     options = parser.parse_args()
     table = Table("bug", "kind of runs", "found by", title=f"of {options.runs} runs each")
     missed = 0
-    chosen = [mutant for mutant in MUTANTS if options.only in mutant.what]
+    chosen = [mutant for mutant in mutants if options.only in mutant.what]
     for mutant in track(chosen, description="bugs", console=console):
         found = count_found(mutant, options.runs, options.jobs)
         missed += not found

@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -46,7 +47,7 @@ from simulation.client import (
 )
 from simulation.engine import Engine
 from simulation.loop import SimulatedLoop
-from simulation.site import Site
+from simulation.site import Site, SiteError
 from simulation.world import World
 
 TIMEOUT = 2.0
@@ -57,6 +58,8 @@ MAX_ATTEMPTS = 20
 TIMEOUT_STEPS = 8
 #: Tag of the log line of a crawl that could not write all.
 UNWRITTEN = "[bloom-unwritten]"
+#: Exceptions that runs bring about.
+EXPECTED = (BloomError, SiteError, ConnectionError)
 #: What workers do that are many: they wait before a look, and seldom read which workers there are.
 CROWD = {"FEW": 0, "IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 
@@ -83,6 +86,7 @@ class Crawl:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
         has_unwritten: whether it has logged that it could not write all.
+        slot: which of the processes that differ it is.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class Crawl:
         shared_queue: list[dict[str, Any]] | None = None,
     ) -> None:
         self._world, self._site, self.name, self.spider = world, site, name, spider
-        self._settings, self._shared_queue = settings, shared_queue
+        self._settings, self._shared_queue, self.slot = settings, shared_queue, spider
         self.must_stop, self.owner, self.has_unwritten = False, "", False
         self._engine: Engine | None = None
         self._task = world.spawn(name, self._main, self)
@@ -168,8 +172,14 @@ class _Log(logging.Handler):
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if record.levelno < logging.ERROR:
             return
-        if error is not None and not isinstance(error, BloomError):
+        if error is not None and not isinstance(error, EXPECTED) and _is_of_ours(error):
             self._world.found.append(f"it logs: {record.getMessage()}: {error!r}"[:200])
+
+
+def _is_of_ours(error: BaseException) -> bool:
+    """Whether an exception has passed through the product, or a part of the simulator."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return not files or any("scrapy_bloom" in file or "simulation" in file for file in files)
 
 
 @contextmanager
@@ -215,7 +225,6 @@ def simulated(world: World) -> Iterator[None]:
         (Process, "own", own),
         (workers, "secrets", chosen),
         (workers, "worker_id", named(workers.worker_id)),
-        (workers, "queue_id", named(workers.queue_id)),
         (ring_store, "secrets", chosen),
         (hashing, "secrets", chosen),
         (claims, "MAX_ATTEMPTS", MAX_ATTEMPTS),

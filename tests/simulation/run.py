@@ -1,7 +1,7 @@
 """One simulated run: crawls with faults, then crawls without, then what must hold."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,8 @@ from simulation.world import Faults, World
 
 #: Hashes keep the order in which their fields were written: a run repeats on another server.
 IN_ORDER = ("--hash-max-listpack-entries", "100000", "--hash-max-listpack-value", "1000000")
-#: Steps of the part with faults, and crawls without faults after it, at most.
-STEPS, LAST_CRAWLS = 400, 12
+#: Crawls after the part with faults, at most.
+LAST_CRAWLS = 12
 #: Steps between two looks at all keys.
 LOOK_STEPS = 40
 #: Crawls at the same time.
@@ -54,7 +54,7 @@ def simulate(
     kind: Kind,
     *,
     without: Collection[int] = (),
-    steps: int = STEPS,
+    steps: int = 0,
 ) -> Result:
     """Simulate crawls of one site; return what does not hold.
 
@@ -63,24 +63,37 @@ def simulate(
         seed: of all choices.
         kind: of the run.
         without: numbers of the faults that do not happen, although they would.
-        steps: of the part with faults.
+        steps: of the part with faults; 0 for as many as the kind has.
     """
     world = World(server, seed, kind.faults, without, kind.nodes)
     result = Result(seed, struck=world.struck, trace=world.trace)
     try:
         with simulated(world):
-            result.violations += _Run(world, kind, steps).violations()
+            run = kind.run or Run
+            result.violations += run(world, kind, steps or kind.steps).violations()
     except AssertionError as error:
-        result.violations.append(f"{type(error).__name__}: {error}")
+        result.violations += [*world.found, f"{type(error).__name__}: {error}"]
     finally:
         world.close()
     return result
 
 
-class _Run:
+class Run:
+    """A run.
+
+    Args:
+        world: the world.
+        kind: of the run.
+        steps: of the part with faults.
+    """
+
+    #: How often another process starts, and what makes the site.
+    starts = 0.3
+    site_class: Callable[..., Site] = Site
+
     def __init__(self, world: World, kind: Kind, steps: int) -> None:
         self._world, self._kind, self._steps = world, kind, steps
-        self._site = Site(
+        self._site = self.site_class(
             world.rng,
             world.rng.randint(3, 14),
             kind.stored,
@@ -101,6 +114,8 @@ class _Run:
         self._left_behind: Counter[str] = Counter()
         self._found: list[str] = []
         self._is_ending = False
+        #: Processes that differ, in their spiders or otherwise: in the end, each has its turn.
+        self._slots = kind.spiders
 
     def violations(self) -> list[str]:
         """Crawl; return what does not hold."""
@@ -117,7 +132,7 @@ class _Run:
             self._world.log("ALL URLS ARE FORGOTTEN")
             self._world.advance((WINDOW + 2 * PERIOD) * 60)
             self._site.crawled_pages.clear()
-            expected = self._site.reachable
+            expected = self._reachable()
             if self._kind.unlinks:
                 self._site.unlink()
             self._crawl_until_quiet()
@@ -133,7 +148,7 @@ class _Run:
         def between() -> None:
             nonlocal steps
             steps += 1
-            if len(self._crawls) < PROCESSES and world.rng.random() < 0.3:
+            if len(self._crawls) < PROCESSES and world.rng.random() < self.starts:
                 self._start()
             self._strike()
             self._note_ended()
@@ -173,15 +188,19 @@ class _Run:
         self._crawls = [crawl for crawl in self._crawls if crawl.is_running]
         for key in self._world.execute("KEYS", "{*:claims"):
             for name, claim in self._world.client.hgetall(key).items():
-                crawl = ended.get(claim.split()[0].decode())
+                url = self._site.fields.get(name.decode(), name.decode())
+                crawl = self._left_by(claim.split()[0].decode(), url, ended)
                 if crawl is None:
                     continue
-                url = self._site.fields[name.decode()]
                 self._left_behind[url] += 1
                 has_written = self._kind.writes_all and not crawl.has_unwritten
                 may_leave = self._kind.repeats and not has_written
                 if not (crawl.must_stop or may_leave):
                     self._found.append(f"{crawl.name} ended by itself and left {short(url)}")
+
+    def _left_by(self, owner: str, url: str, ended: Mapping[str, Crawl]) -> Crawl | None:
+        """Return which of the processes that are over has left a claim."""
+        return ended.get(owner)
 
     def _crawl_without_faults(self) -> None:
         """Crawl until a crawl has found nothing left to do."""
@@ -192,22 +211,22 @@ class _Run:
             self._world.log("ONLY SPIDER 0 RUNS")
             for _ in range(LAST_CRAWLS):
                 self._crawl_once(0)
-            self._note_hidden(self._site.reachable_by(0), " from spider 0")
+            self._note_hidden(self._reachable_by_first(), " from spider 0")
         self._crawl_until_quiet()
 
     def _crawl_until_quiet(self) -> None:
         quiet = 0
-        for number in range(LAST_CRAWLS * self._kind.spiders):
+        for number in range(LAST_CRAWLS * self._slots):
             before, was_quiet = self._lasting_fetches(), not self._left()
-            self._crawl_once(number % self._kind.spiders)
+            self._crawl_once(number % self._slots)
             is_quiet = was_quiet and self._lasting_fetches() == before and not self._left()
             quiet = quiet + 1 if is_quiet else 0
-            if quiet == self._kind.spiders:
+            if quiet == self._slots:
                 return
 
-    def _crawl_once(self, spider: int) -> None:
+    def _crawl_once(self, slot: int) -> None:
         self._world.advance(2 * SETTINGS["BLOOM_RETRY_AFTER"])  # failed pages are due again
-        crawl = self._start(spider)
+        crawl = self._start(slot)
         self._world.run(lambda: not crawl.is_running)
         self._note_ended()
 
@@ -216,41 +235,64 @@ class _Run:
         site, has_listings = self._site, self._kind.items < 1
         # A redirect to a page that is known may lead to a listing: it is fetched in each run, too.
         each_run = {*site.starts, *(site.listings | site.redirects.keys() if has_listings else ())}
+        each_run |= site.circles
         return sum(times for url, times in site.fetched.items() if url not in each_run)
 
-    def _start(self, spider: int | None = None) -> Crawl:
+    def _start(self, slot: int | None = None) -> Crawl:
         self._started += 1
         name, rng = f"p{self._started}", self._world.rng
-        if spider is None:
-            spider = rng.randrange(self._kind.spiders) if self._kind.spiders > 1 else 0
+        if slot is None:
+            slot = self._free_slot()
         drawn = {name: rng.choice(values) for name, values in self._kind.choices.items()}
         if self._is_ending and "BLOOM_ROTATE_EVERY" in drawn:
             # What would forget earlier than is stored is refused: in the end the user obeys.
             drawn["BLOOM_ROTATE_EVERY"] = self._kind.choices["BLOOM_ROTATE_EVERY"][0]
         if self._is_ending and self._kind.windows:
-            # A filter that no crawl uses keeps its dead workers until it expires: each is used.
-            rules = self._kind.choices["BLOOM_RECRAWL_RULES"]
-            drawn["BLOOM_RECRAWL_RULES"] = rules[self._started % len(rules)]
-        self._world.log(f"{name}: STARTS {drawn or ''}{spider or ''}")
+            drawn["BLOOM_RECRAWL_RULES"] = self._last_rules()
+        self._world.log(f"{name}: STARTS {drawn or ''}{slot or ''}")
         settings = {**SETTINGS, **self._kind.settings, **drawn}
-        crawl = Crawl(
+        crawl = self._make_crawl(name, settings, slot)
+        self._crawls.append(crawl)
+        return crawl
+
+    def _last_rules(self) -> Any:
+        """Return the rules of the next process when no faults happen any more."""
+        # A filter that no crawl uses keeps its dead workers until it expires: each is used.
+        rules = self._kind.choices["BLOOM_RECRAWL_RULES"]
+        return rules[self._started % len(rules)]
+
+    def _free_slot(self) -> int:
+        return self._world.rng.randrange(self._slots) if self._slots > 1 else 0
+
+    def _make_crawl(self, name: str, settings: dict[str, Any], slot: int) -> Crawl:
+        return Crawl(
             self._world,
             self._site,
             name,
             settings,
-            spider=spider,
-            shared_queue=self._queues[spider],
+            spider=slot,
+            shared_queue=self._queues[slot],
         )
-        self._crawls.append(crawl)
-        return crawl
 
     # -- what must hold --
 
+    def _reachable(self) -> set[str]:
+        """Return the pages that a crawl has to get."""
+        return self._site.reachable
+
+    def _with_items(self) -> set[str]:
+        """Return the pages whose items have to be delivered."""
+        return self._site.reachable - {*self._site.starts}
+
+    def _reachable_by_first(self) -> set[str]:
+        """Return those that spider 0 has to get, although the others do not come back."""
+        return self._site.reachable_by(0)
+
     def _check(self, when: str, expected: Collection[str] = ()) -> None:
-        self._note_hidden(expected or self._site.reachable, when)
+        self._note_hidden(expected or self._reachable(), when)
         self._found += [*self._left(), *self._lasting()]
         if self._kind.raises:
-            lost = self._site.reachable - {*self._site.starts} - self._site.stored
+            lost = self._with_items() - self._site.stored
             self._found += [f"its item is lost: {short(url)}" for url in sorted(lost)]
         if when or not self._kind.repeats:
             self._found += self._forgotten()
@@ -271,7 +313,7 @@ class _Run:
             if not self._is_listing(url) and times > 1 + self._left_behind[url]:
                 self._found.append(f"crawled {times} times{when}: {short(url)}")
         for (process, url), times in () if when else self._site.crawled_by.items():
-            if url not in self._site.starts and times > 1 + self._left_behind[url]:
+            if not self._is_listing(url) and times > 1 + self._left_behind[url]:
                 self._found.append(f"crawled {times} times by {process}: {short(url)}")
 
     def _is_listing(self, url: str) -> bool:

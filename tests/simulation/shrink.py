@@ -3,12 +3,12 @@
 from support.clock import FrozenServer
 
 from simulation.kinds import Kind
-from simulation.run import STEPS, Result, simulate
+from simulation.run import Result, simulate
 
 
 def shrink(server: FrozenServer, failed: Result, kind: Kind) -> Result:
     """Return a run of the same seed that fails too, with as few faults as are found."""
-    best, steps = failed, STEPS
+    best, steps = failed, kind.steps
     while steps > 10:
         result = simulate(server, failed.seed, kind, steps=steps // 2)
         if not result.violations:

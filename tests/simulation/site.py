@@ -17,6 +17,10 @@ def short(url: str) -> str:
     return url.removeprefix(ROOT) or "/"
 
 
+class SiteError(OSError):
+    """What downloads and callbacks of a simulated crawl raise."""
+
+
 class Price:
     """What JSON cannot hold, and pickle can."""
 
@@ -40,6 +44,7 @@ class Site:
         stumbling: URL -> how often its callback still raises between two outputs.
         redirects: URL -> where it leads.
         raises: URL -> how often a pipeline still raises for its item; empty if none ever does.
+        circles: redirects that are followed in each run, because they lead to no page.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
@@ -78,6 +83,7 @@ class Site:
         self.listings = {ROOT, *(name for name in names if items < 1 and rng.random() >= items)}
         self.listings -= self.redirects.keys()
         self.raises = {name: rng.choice([0] * 5 + [1, 1, 2]) for name in names if raises}
+        self.circles: set[str] = set()
         self.stored: set[str] = set()
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()

@@ -8,35 +8,17 @@ from pathlib import Path
 
 import pytest
 from support.clock import why_not
-from support.paths import ROOT, TESTS
+from support.paths import TESTS
 
 from simulation import failing
-from simulation.kinds import KINDS
+from simulation.in_process import first_seed, simulate
+from simulation.kinds import KINDS, why_no_scrapy
 from simulation.mutants import MUTANTS, Mutant, count_found, mutate
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 #: Runs of each kind: 500 in all.
 RUNS = -(-500 // len(KINDS))
-
-
-def simulate(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Simulate in a process whose sets keep one order: the same runs each time."""
-    return subprocess.run(
-        [sys.executable, "-m", "simulation", "--jobs", "1", *arguments],
-        cwd=TESTS,
-        env=os.environ | {"PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def first_seed() -> str:
-    """Return a number that is another one for each commit."""
-    command = ["git", "rev-parse", "--short=7", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return str(int(done.stdout or "0", 16))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,6 +30,8 @@ def test_what_is_promised_holds(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "seed"), failing.read())
 def test_a_run_that_failed_once_holds(kind: str, seed: int) -> None:
+    if kind.startswith("scrapy-") and (reason := why_no_scrapy()):
+        pytest.skip(reason)
     done = simulate("--kind", kind, "--first", str(seed), "--runs", "1")
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
 

@@ -9,6 +9,7 @@ still until the world moves it. It carries out each command when the world says 
 
 import asyncio
 import hashlib
+import json
 import random
 import re
 import sys
@@ -25,6 +26,10 @@ from scrapy_bloom.bloom.client.routes import SLOTS, slot_of
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"
+#: Asks the server for its time, which may be off by a millisecond when this machine is busy.
+ASKS_TIME = "redis.call('TIME')"
+#: The key of what it gets.
+TIME = "simulated:time"
 #: The keys of that id, one for each node of a cluster.
 PROCESS = "simulated:process:"
 #: How that script finds its node: the number of the block in the name of its first key.
@@ -105,6 +110,8 @@ class Faults:
         cancel: a page's task is cancelled, with its callback or a lookup of its links.
         down: at any step, a node of a cluster fails for some time; it may be replaced by a replica
             that lags behind.
+        restart: at any step, the server is started again, with all its data and no scripts.
+        full: at any step, the server has no memory left for some time.
     """
 
     lost_request: float = 0.0
@@ -120,6 +127,8 @@ class Faults:
     block: float = 0.0
     cancel: float = 0.0
     down: float = 0.0
+    restart: float = 0.0
+    full: float = 0.0
 
 
 class World:
@@ -138,6 +147,7 @@ class World:
         trace: what happened, a line each.
         struck: faults that happened, and those that were left out.
         found: what does not hold, as far as it was found on the way.
+        is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
     """
 
@@ -169,6 +179,8 @@ class World:
         self._processes = [1] * nodes
         #: Until when a node is down.
         self._down = [0.0] * nodes
+        #: Until when the server has no memory.
+        self._full = 0.0
         #: The keys of the replicas that take over when the server, or a node, "forgets".
         self._replica: list[list[Any]] = []
         #: Field of a claim -> name of its URL, for the trace.
@@ -176,7 +188,7 @@ class World:
         #: The clock that the server goes by.
         self._clock = -1.0
         self._steps = 0
-        self._is_ending = False
+        self.is_ending = False
         self._main = greenlet.getcurrent()
         self.client.flushall()
         for node in range(nodes):
@@ -200,7 +212,7 @@ class World:
 
     def log(self, what: str) -> None:
         """Note what happened."""
-        if self._is_ending:
+        if self.is_ending:
             return
         self.trace.append(f"{self.now:9.2f}  {what}")
 
@@ -214,7 +226,7 @@ class World:
 
     def token(self, size: int) -> str:
         """Return so many random bytes as hexadecimal text."""
-        if self._is_ending:
+        if self.is_ending:
             raise KilledError
         return f"{self.rng.getrandbits(8 * size):0{2 * size}x}"
 
@@ -239,7 +251,7 @@ class World:
 
         It blocks the event loop that calls it, if one does.
         """
-        if self._is_ending:
+        if self.is_ending:
             raise KilledError  # nothing of it happens any more
         task = self._current
         assert task is not None
@@ -268,14 +280,14 @@ class World:
     def end(self, tasks: Sequence[Task]) -> None:
         """End tasks where they are, and their event loops."""
         self._tasks = [task for task in self._tasks if task not in tasks]
-        self._is_ending = True
+        self.is_ending = True
         for task in tasks:
             if task.run:  # it has begun, and not ended
                 task.run.throw(KilledError)  # now: the garbage collector would do it at any time
         for task in tasks:
             if task.loop is not None:
                 task.loop.drop()
-        self._is_ending = False
+        self.is_ending = False
 
     def kill(self, process: Any) -> None:
         """End all tasks of a process. What it has sent may still be carried out."""
@@ -413,7 +425,15 @@ class World:
         if self.now - self._clock >= CLOCK_SECONDS:
             self._clock = self.now
             self._server.freeze_at(self._begin + self.now, self._shown)
-        return [self._execute(words, node) for words in commands]
+            seconds, rest = divmod(round((self._begin + self.now) * 1e6), 1_000_000)
+            self.execute("SET", TIME, json.dumps([str(seconds), str(rest)]))
+        if self._full <= self.now:
+            return [self._execute(words, node) for words in commands]
+        self.execute("CONFIG", "SET", "maxmemory", 1)
+        try:
+            return [self._execute(words, node) for words in commands]
+        finally:
+            self.execute("CONFIG", "SET", "maxmemory", 0)
 
     def _shown(self) -> float:
         """Return what the server's clock shows."""
@@ -459,6 +479,7 @@ class World:
             nodes = ",".join(str(self._node_of(f"{{k:{block}}}:")) for block in range(BLOCKS))
             key = f"'{PROCESS}' .. ({{{nodes}}})[{BLOCK} + 1]"
             here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', {key})")
+            here = here.replace(ASKS_TIME, f"cjson.decode(redis.call('GET', '{TIME}'))")
             self._scripts[sha] = name, self.execute("SCRIPT", "LOAD", here).decode()
         return sha
 
@@ -490,6 +511,17 @@ class World:
         for key, expiry, value in replica:
             self.client.restore(key, max(0, expiry), value)
         self._name_process(node)
+
+    def restart(self) -> None:
+        """Start the server again, with its data: it has another process, and no scripts."""
+        self.replicate()
+        self.forget()
+        self._scripts.clear()
+
+    def fill(self) -> None:
+        """Let the server have no memory for some time: it refuses to write."""
+        self._full = self.now + self.rng.choice([0.3, 3.0, 20.0])
+        self.log(f"SERVER: out of memory until {self._full:.2f}")
 
     def fail_node(self) -> None:
         """Let a node be down for some time, and maybe be replaced by its replica."""
