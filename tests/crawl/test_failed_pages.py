@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.lab_commands import bloom
-from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, page
+from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, moved, page
 
 SECRET = "S3CRET"
 SPIDER = """
@@ -74,3 +74,21 @@ def test_what_else_is_known(failed: dict[str, Any]) -> None:
     one = failed["/error"]
     assert (one["name"], one["attempts"], one["spider"]) == ("default", 1, "odd")
     assert one["due_utc"].endswith("Z")
+
+
+@pytest.mark.parametrize("error", [ERROR, RESET])
+def test_a_page_fails_whose_redirects_target_of_another_window_fails_when_it_is_retried(
+    lab_of: LabOf, error: Reply
+) -> None:
+    """A retry of the target is no redirect of a retry, which would be dropped as known."""
+    rules = '[["/listing", "run"]]'
+    lab = lab_of({"/": page("/a"), "/a": moved("/listing"), "/listing": error})
+    done = lab.crawl(BLOOM_RECRAWL_RULES=rules, RETRY_TIMES=1)
+    assert done.hits["/listing"] == 2
+    assert done.claims.keys() == {"/a"}
+    assert "/a" not in done.recorded
+    lab.site.pages["/listing"] = page()
+    lab.make_due("/a")
+    done = lab.crawl(BLOOM_RECRAWL_RULES=rules, RETRY_TIMES=1)
+    assert done.hits["/listing"] == 1
+    assert "/a" in done.recorded
