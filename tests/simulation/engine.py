@@ -162,12 +162,16 @@ class Scraper:
         if isinstance(output, Request):
             self._engine.crawl(output)
             return
+        await self.start_itemproc_async(output, response=response)
+
+    async def start_itemproc_async(self, item: Any, *, response: Response) -> None:
+        """Let a pipeline store an item: the product wraps this."""
         await asyncio.sleep(self._world.rng.choice(PIPELINES))
         try:
             self._site.store(response.url)
         except ConnectionError:
             self._world.log(f"{self._name}: the pipeline raises for {short(response.url)}")
-            self._engine.send(signals.item_error, item=output, response=response, failure=Failure())
+            self._engine.send(signals.item_error, item=item, response=response, failure=Failure())
 
 
 class Engine:
