@@ -341,8 +341,8 @@ MUTANTS = (
     Mutant(
         "the writer drops a job",
         "crawl/writer.py",
-        "self._jobs.take(len(jobs))\n            if unrecorded",
-        "self._jobs.take(min(len(jobs) + 1, len(self._jobs)))\n            if unrecorded",
+        "            self._jobs.take(len(jobs))\n",
+        "            self._jobs.take(min(len(jobs) + 1, len(self._jobs)))\n",
         "calm",
     ),
     Mutant(

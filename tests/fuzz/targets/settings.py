@@ -159,6 +159,7 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_PENDING_MEMORY": [0],
     "BLOOM_KEEP_HEADERS": [False, "1"],
     "BLOOM_REMEMBER": ["crawled", "scheduled"],
+    "BLOOM_CONFIRM": ["delivered", "crawled"],
     "BLOOM_HEARTBEAT": [30],
     "BLOOM_RETRY_AFTER": ["1 day", 60],
     "BLOOM_RETRY_ITEM_ERRORS": [True, "0"],
