@@ -56,8 +56,9 @@ def test_a_loop_that_is_blocked_costs_pages_a_second_fetch_and_hides_none(lab_of
     settings: dict[str, Any] = {"BLOOM_HEARTBEAT": 1, "BLOCKED": blocked, "RELEASED": released}
     with lab.start(BLOCKING, **settings) as first:
         until(blocked.exists, "a callback blocks the loop")
-        lab.crawl(BLOCKING, **settings)
-        released.touch()
+        with lab.start(BLOCKING, **settings) as second:
+            second.wait()
+            released.touch()  # before the site waits for what the first one has asked
         first.wait()
     hits = lab.site.hits()
     hits.subtract(["/"])  # each worker has its own start request

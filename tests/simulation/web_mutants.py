@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "the target of a redirect is fetched again if its source was retried",
         "crawl/tracker.py",
-        "request.dont_filter &= any(item.startswith(KEPT) for _, item in inherited)",
+        "successor.dont_filter &= any(item.startswith(KEPT) for _, item in flight.claims)",
         "pass",
         "scrapy-failing",
     ),
