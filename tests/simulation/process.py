@@ -2,6 +2,7 @@
 
 import logging
 import random
+import struct
 import sys
 import time
 import traceback
@@ -58,8 +59,8 @@ MAX_ATTEMPTS = 20
 TIMEOUT_STEPS = 8
 #: Tag of the log line of a crawl that could not write all.
 UNWRITTEN = "[bloom-unwritten]"
-#: Exceptions that runs bring about.
-EXPECTED = (BloomError, SiteError, ConnectionError)
+#: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
+EXPECTED = (BloomError, SiteError, ConnectionError, struct.error)
 #: What workers do that are many: they wait before a look, and seldom read which workers there are.
 CROWD = {"FEW": 0, "IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
 
