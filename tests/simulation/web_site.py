@@ -1,7 +1,7 @@
 """The site of simulated crawls by Scrapy itself: what its engine gets from the network."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import Any
 
@@ -76,6 +76,10 @@ class WebSite(Site):
             self.fields[fingerprint(Request(name)).hex()] = name
         for name in [*self.gone, *sorted(self.disallowed)]:
             log(f"site: {short(name)} is {self.gone.get(name, 'disallowed')}")
+
+    def _reached(self, by: Collection[str], starts: Collection[str] = ()) -> set[str]:
+        # Where robots.txt is obeyed, what only such a page links is not found.
+        return super()._reached({*by} - self.disallowed, starts)
 
     def _target(self, url: str) -> str:
         for _ in self.redirects:
