@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from typing import Any
 
 from simulation.world import KilledError, World
@@ -23,8 +24,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """An event loop.
 
     In each turn, the tasks that can go on do so in an order that the seed chooses. Callbacks of
-    ``call_soon`` keep their order: asyncio promises it, and the background thread passes its events
-    on by ``call_soon_threadsafe``.
+    ``call_soon`` keep their order, because asyncio promises it, and so do tasks that begin, because
+    ``create_task`` calls it: handlers of one signal are called in the order of their connection.
 
     Args:
         world: the world.
@@ -143,8 +144,9 @@ def _always() -> bool:
 
 
 def _is_of_task(handle: asyncio.Handle) -> bool:
-    """Whether a handle begins a task, or goes on with it."""
-    callback = handle._callback  # type: ignore[attr-defined]
-    if type(callback).__name__ == "TaskStepMethWrapper":
-        return True
-    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+    """Whether a handle goes on with a task that has begun."""
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+    if not isinstance(task, asyncio.Task):
+        return False
+    coroutine = task.get_coro()  # or what closes an asynchronous generator
+    return not (iscoroutine(coroutine) and getcoroutinestate(coroutine) == CORO_CREATED)

@@ -83,6 +83,20 @@ MUTANTS = (
         "scrapy-faults",
     ),
     Mutant(
+        "a page is recorded before the feed with its item is stored",
+        "crawl/delivery.py",
+        "                    self._delivery.hold(page)",
+        "                    pass",
+        "scrapy-feeds",
+    ),
+    Mutant(
+        "a feed that cannot be stored counts as stored",
+        "crawl/delivery.py",
+        "            self._failed.add(slot)",
+        "            pass",
+        "scrapy-feeds",
+    ),
+    Mutant(
         "a page that is gone has failed",
         "crawl/tracker.py",
         "result.status in self._crawled_statuses",

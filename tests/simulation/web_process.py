@@ -24,7 +24,7 @@ from simulation.loop import SimulatedLoop
 from simulation.process import EXPECTED, TIMEOUT, Crawl
 from simulation.site import short
 from simulation.web_site import WebSite
-from simulation.web_spiders import Handler, Pipeline
+from simulation.web_spiders import Handler, Pipeline, Storage
 from simulation.world import KilledError, World
 
 #: The stat that counts requests that are not stored.
@@ -44,6 +44,7 @@ SETTINGS: dict[str, Any] = {
         **dict.fromkeys(("data", "file", "ftp", "s3")),
     },
     "ITEM_PIPELINES": {Pipeline: 1},
+    "FEED_STORAGES": {"simulated": Storage},
     "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
     "BLOOM_TIMEOUT": TIMEOUT,
 }

@@ -201,6 +201,11 @@ class WebKind(Kind):
     queues: Sequence[str] = (MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT)
 
 
+def _feed(items: int) -> dict[str, Any]:
+    """Return a feed in files of so many items, or in one that is stored at the end."""
+    return {"simulated:%(batch_id)d": {"format": "jsonlines", "batch_item_count": items}}
+
+
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.01}
 _ENDS = {"kill": 0.004, "stop": 0.003}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.002, "block": 0.01}
@@ -226,6 +231,12 @@ KINDS: dict[str, Kind] = {
     "scrapy-spiders": WebKind(Faults(**{**_FAULTS, "kill": 0.01}), spiders=2),
     "scrapy-items": WebKind(
         Faults(**_FAULTS), items=0.5, raises=True, settings={"BLOOM_REMEMBER": "items"}
+    ),
+    "scrapy-feeds": WebKind(
+        Faults(**_FAULTS),
+        raises=True,
+        settings={"BLOOM_CONFIRM": "delivered"},
+        choices={"FEEDS": [_feed(1), _feed(3), _feed(0)]},
     ),
     "scrapy-windows": WebKind(
         Faults(**{**_FAULTS, "jump": 0.01}),

@@ -1,7 +1,9 @@
 """Spiders of simulated crawls by Scrapy itself, in the forms that people write."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from io import BytesIO
 from typing import Any
 
 from scrapy import Request, Spider
@@ -217,15 +219,16 @@ class Handler:
 
 
 class Pipeline:
-    """Stores the items of the site."""
+    """Stores the items of the site, unless feeds do; drops some."""
 
-    def __init__(self, process: Any) -> None:
-        self._process = process
+    def __init__(self, process: Any, *, stores: bool) -> None:
+        self._process, self._stores = process, stores
 
     @classmethod
     def from_crawler(cls, crawler: Any) -> "Pipeline":
         """Return the pipeline of a process."""
-        return cls(crawler.settings["SIMULATED_PROCESS"]())
+        process = crawler.settings["SIMULATED_PROCESS"]()
+        return cls(process, stores=not crawler.settings["FEEDS"])
 
     async def process_item(self, item: Any) -> Any:
         """Store, drop, or fail to store an item."""
@@ -234,5 +237,31 @@ class Pipeline:
             await asyncio.sleep(seconds)
         if url in process.site.dropped:
             raise DropItem("too dear")
-        process.delivered(url)
+        if self._stores:
+            process.delivered(url)
         return item
+
+
+class Storage:
+    """Stores the files of a feed as a whole, or refuses them."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    @classmethod
+    def from_crawler(cls, crawler: Any, uri: str, **kwargs: Any) -> "Storage":
+        """Return the storage of a file."""
+        return cls(crawler.settings["SIMULATED_PROCESS"]())
+
+    def open(self, spider: Spider) -> BytesIO:
+        """Return the file."""
+        return BytesIO()
+
+    async def store(self, file: BytesIO) -> None:
+        """Store the items of a file, or raise before the first one."""
+        process = self._process
+        await asyncio.sleep(process.rng.choice(PIPELINES))
+        urls = [json.loads(line)["url"] for line in file.getvalue().splitlines()]
+        refused = process.site.raises
+        for url in sorted(urls, key=lambda url: not refused.get(url)):
+            process.delivered(url)
