@@ -59,6 +59,7 @@ def test_a_run_that_ends_and_a_plain_one_store_all_items(
     with ExitStack() as stack:
         crawls = [stack.enter_context(lab.start(SPIDER, **settings)) for _ in range(workers)]
         if how != "CLOSESPIDER_PAGECOUNT":
+            until(lambda: all("Spider opened" in one.log for one in crawls), "all have begun")
             until(lambda: lab.site.held or crawls[0].is_over, "the crawl gets under way")
             end(crawls[0], how)
         lab.site.release()
