@@ -94,12 +94,7 @@ class AsyncBloomFilter(CombinableFilter):
         """See ``BloomFilter.copy``."""
         return await self._make(algebra.copy, (), self._sibling(key, client))
 
-    async def _make(
-        self,
-        combine: algebra.Combine,
-        others: Sequence[Self],
-        made: Self,
-    ) -> Self:
+    async def _make(self, combine: algebra.Combine, others: Sequence[Self], made: Self) -> Self:
         await self._combine(combine, others, made)
         return made
 

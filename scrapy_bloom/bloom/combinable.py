@@ -6,12 +6,7 @@ from scrapy_bloom.bloom.base import BaseFilter
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras import algebra
 from scrapy_bloom.bloom.extras.algebra import Part
-from scrapy_bloom.bloom.extras.file import (
-    ArchiveReader,
-    ArchiveWriter,
-    PathOrFile,
-    writing,
-)
+from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter, PathOrFile, writing
 from scrapy_bloom.bloom.extras.install import load
 from scrapy_bloom.bloom.extras.save import Progress, Saved, save
 from scrapy_bloom.bloom.methods import Method

@@ -14,11 +14,7 @@ from redis.cluster import PRIMARY
 from scrapy_bloom.bloom.client.clients import check_client
 from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error, exchanges_of
 from scrapy_bloom.bloom.client.routes import Address, Command, Wave, Waves
-from scrapy_bloom.bloom.errors import (
-    WORDS,
-    StorageError,
-    explain,
-)
+from scrapy_bloom.bloom.errors import WORDS, StorageError, explain
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 
@@ -53,11 +49,7 @@ class AsyncDriver:
     """
 
     def __init__(
-        self,
-        client: Any,
-        label: object,
-        timeout: float | None,
-        words: Mapping[str, str] = WORDS,
+        self, client: Any, label: object, timeout: float | None, words: Mapping[str, str] = WORDS
     ) -> None:
         check_client(client, is_async=True)
         self._client = client

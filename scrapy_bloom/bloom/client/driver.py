@@ -27,13 +27,7 @@ from scrapy_bloom.bloom.client.routes import (
     Wave,
     Waves,
 )
-from scrapy_bloom.bloom.errors import (
-    WORDS,
-    BloomError,
-    is_of_rights,
-    reword,
-    showable,
-)
+from scrapy_bloom.bloom.errors import WORDS, BloomError, is_of_rights, reword, showable
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Reply, Wait
 

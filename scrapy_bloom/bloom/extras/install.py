@@ -27,12 +27,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import scripts
-from scrapy_bloom.bloom.protocol.ring_store import (
-    UNFINISHED,
-    Operation,
-    StoredFilter,
-    last_expiry,
-)
+from scrapy_bloom.bloom.protocol.ring_store import UNFINISHED, Operation, StoredFilter, last_expiry
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.swaps import Drop, Swap
 

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from scrapy_bloom.bloom.errors import ArchiveError, StorageError
-from scrapy_bloom.bloom.extras.file import (
-    CHUNKS_PER_ROUND,
-    MAX_LAYERS,
-    ArchiveWriter,
-    spans,
-)
+from scrapy_bloom.bloom.extras.file import CHUNKS_PER_ROUND, MAX_LAYERS, ArchiveWriter, spans
 from scrapy_bloom.bloom.model.generations import Counts, Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys

@@ -51,10 +51,7 @@ MakeFrame = Callable[[CachedRing, bytes], bytes]
 
 
 def add(
-    session: FilterSession,
-    items: Sequence[bytes],
-    *,
-    if_absent: bool = True,
+    session: FilterSession, items: Sequence[bytes], *, if_absent: bool = True
 ) -> Operation[list[Verdict]]:
     """Test and set: NEW, SEEN, UNRECORDED or UNCOUNTED per item.
 

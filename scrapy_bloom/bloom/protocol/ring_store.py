@@ -301,10 +301,7 @@ class StoredFilter:
 
 
 def snapshot_of(
-    stored: StoredFilter,
-    header: Header,
-    replies: Mapping[int, Reply],
-    rings: Mapping[int, Ring],
+    stored: StoredFilter, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
 ) -> Snapshot:
     """Return a filter with its rings as of now, of what was read of them."""
     now = max(reply.now for reply in replies.values())
