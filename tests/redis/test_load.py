@@ -20,7 +20,7 @@ from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
 from scrapy_bloom.bloom.extras.save import Saved
-from scrapy_bloom.bloom.methods import complete
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import LOST
 from scrapy_bloom.bloom.protocol.scripts import Call

@@ -23,7 +23,7 @@ from scrapy_bloom.bloom.extras import algebra
 from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter
 from scrapy_bloom.bloom.extras.install import Run, load
 from scrapy_bloom.bloom.extras.save import save
-from scrapy_bloom.bloom.methods import complete
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
