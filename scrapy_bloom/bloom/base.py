@@ -28,8 +28,8 @@ from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.options import DEFAULTS, REPLACE, FilterOptions
-from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation
+from scrapy_bloom.bloom.options import REPLACE, FilterOptions
+from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation, ignore
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
@@ -119,6 +119,7 @@ class BaseFilter(ABC):
 
     #: Whether its methods are awaited; filters that are used together are of one kind.
     is_async: ClassVar[bool]
+    _driver: Any
 
     def __init__(
         self,
@@ -150,9 +151,20 @@ class BaseFilter(ABC):
         with rewording(self._words):
             options = {own.name: given[own.name] for own in fields(FilterOptions)}
             wanted = FilterOptions.parse(**options)
+            if like is not None:
+                if not isinstance(like, BaseFilter):
+                    raise ConfigurationError(
+                        f"like is a BloomFilter or an AsyncBloomFilter; got {shown(like)}"
+                    )
+                wanted = wanted.over(like.as_wanted())
+            wanted.check_run()
+            if notify is not None and not callable(notify):
+                raise ConfigurationError(f"notify is a function; got {shown(notify)}")
+            if timeout is not None:
+                timeout = validators.seconds("timeout", timeout, 0.001, 3600)
             #: This client's session of the filter.
-            self.session = _new_session(key, wanted, like, notify)
-            self._client, self._given_label, self._timeout = client, label, _seconds(timeout)
+            self.session = FilterSession(Keys(key), wanted, notify or ignore)
+            self._client, self._given_label, self._timeout = client, label, timeout
             self._label = label_of_client(client) if label is None else label
             self._use(client)
         #: Items that were new but not recorded, because their block was full and could not grow.
@@ -181,6 +193,12 @@ class BaseFilter(ABC):
         return type(self)(client, key, label=label, timeout=self._timeout, words=self._words)
 
     # -- what this client knows --
+
+    @property
+    def round_trips(self) -> int:
+        """Times this object sent commands and waited for the replies."""
+        trips: int = self._driver.round_trips
+        return trips
 
     @property
     def lost_blocks(self) -> int:
@@ -250,22 +268,3 @@ class BaseFilter(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r} on {self._label}>"
-
-
-def _new_session(
-    key: str, wanted: FilterOptions, like: BaseFilter | None, notify: Notify | None
-) -> FilterSession:
-    if like is not None:
-        if not isinstance(like, BaseFilter):
-            raise ConfigurationError(
-                f"like is a BloomFilter or an AsyncBloomFilter; got {shown(like)}"
-            )
-        wanted = wanted.over(like.as_wanted())
-    wanted.check_run()
-    if notify is not None and not callable(notify):
-        raise ConfigurationError(f"notify is a function; got {shown(notify)}")
-    return FilterSession(Keys(key), wanted, DEFAULTS, notify or (lambda *_: None))
-
-
-def _seconds(timeout: float | None) -> float | None:
-    return None if timeout is None else validators.seconds("timeout", timeout, 0.001, 3600)

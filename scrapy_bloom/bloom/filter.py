@@ -238,11 +238,6 @@ class BloomFilter(FilterMethods):
         """
         self._driver.keep_connection()
 
-    @property
-    def round_trips(self) -> int:
-        """Times this object sent commands and waited for the replies."""
-        return self._driver.round_trips
-
 
 class AsyncBloomFilter(FilterMethods):
     """``BloomFilter`` for asyncio: the same filters, parameters, answers and errors.
@@ -322,8 +317,3 @@ class AsyncBloomFilter(FilterMethods):
         """See ``BaseFilter.run_on_all``; what cleans up is not cancelled."""
         running = super().run_on_all(operation)
         return await (finish(running) if cleaning else running)
-
-    @property
-    def round_trips(self) -> int:
-        """Times this object sent commands and waited for the replies."""
-        return self._driver.round_trips

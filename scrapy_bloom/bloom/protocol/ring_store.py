@@ -64,7 +64,7 @@ class Snapshot:
     now: int
 
 
-def _ignore(*_: object) -> None:
+def ignore(*_: object) -> None:
     """Stands for a caller who wants no events."""
 
 
@@ -76,7 +76,7 @@ class StoredFilter:
         notify: called with what happens to rings.
     """
 
-    def __init__(self, keys: Keys, notify: Notify = _ignore) -> None:
+    def __init__(self, keys: Keys, notify: Notify = ignore) -> None:
         self.keys, self.notify = keys, notify
         self.header: Header | None = None
         self.held: dict[int, CachedRing] = {}
