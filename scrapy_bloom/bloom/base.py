@@ -18,7 +18,6 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import fields
 from functools import wraps
-from itertools import islice
 from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from scrapy_bloom.bloom import validators
@@ -31,6 +30,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.options import REPLACE, FilterOptions
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation, ignore
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.swaps import in_parts
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -93,9 +93,7 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     """
     if isinstance(items, str | bytes):
         raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
-    iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK_ITEMS)):
-        yield chunk
+    yield from in_parts(items, CHUNK_ITEMS)
 
 
 async def async_chunks(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[list[Item]]:

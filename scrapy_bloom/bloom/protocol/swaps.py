@@ -6,6 +6,7 @@ is sent in one round trip, is small: it holds the server for a few milliseconds 
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from scrapy_bloom.bloom.model import ring_codec
@@ -140,6 +141,13 @@ class Swap:
     def _there(self) -> set[object]:
         layers = self.old.layers if self.old else ()
         return {layer for layer in layers if layer.name not in self.lost}
+
+
+def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Divide items into lists of one size; the last may be shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 def in_waves(items: Iterable[T], memory: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:
