@@ -148,12 +148,13 @@ class StoredFilter:
                     swaps.append(Swap(reply.version, new, old, lost))
             lost_races |= yield from self._swap(swaps)
             for swap in swaps:
-                if swap.block in lost_races:
+                ring, old = swap.ring, swap.old
+                if ring.block in lost_races or old is None:
                     continue
-                if swap.is_rotation and not quiet:
-                    self.notify(ROTATED, swap.ring)
-                elif swap.is_growth:
-                    self.notify(GROWN, swap.ring)
+                if ring.active.number > old.active.number and not quiet:
+                    self.notify(ROTATED, ring)
+                elif len(ring.layers) > len(old.layers):
+                    self.notify(GROWN, ring)
         return lost_races
 
     # -- calls --
@@ -282,10 +283,10 @@ class StoredFilter:
             drops = list[Drop]()
             for (swap, version), reply in zip(sent, replies, strict=True):
                 if reply.status != "ok":
-                    self._hold(swap.block, reply, self.header)
-                    lost_races.add(swap.block)
+                    self._hold(swap.ring.block, reply, self.header)
+                    lost_races.add(swap.ring.block)
                     continue
-                self.held[swap.block] = CachedRing(version, swap.ring, self.keys)
+                self.held[swap.ring.block] = CachedRing(version, swap.ring, self.keys)
                 drops += swap.drops(self.keys, version)
             yield from self.drop(drops)
         return lost_races
