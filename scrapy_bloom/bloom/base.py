@@ -28,14 +28,13 @@ from scrapy_bloom.bloom.model.hashing import Item
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.options import REPLACE, FilterOptions
+from scrapy_bloom.bloom.protocol.membership import MAX_URLS_PER_ROUND
 from scrapy_bloom.bloom.protocol.ring_store import Notify, Operation, ignore
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import in_parts
 
 T = TypeVar("T")
 P = ParamSpec("P")
-#: Items that are sent together.
-CHUNK_ITEMS = 8_192
 
 
 class Method(Generic[P, T]):
@@ -93,7 +92,7 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     """
     if isinstance(items, str | bytes):
         raise TypeError(f"several items are expected; for one, write [{items!r:.60}]")
-    yield from in_parts(items, CHUNK_ITEMS)
+    yield from in_parts(items, MAX_URLS_PER_ROUND)
 
 
 async def async_chunks(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[list[Item]]:
@@ -105,7 +104,7 @@ async def async_chunks(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIter
     waiting: list[Item] = []
     async for item in items:
         waiting.append(item)
-        if len(waiting) == CHUNK_ITEMS:
+        if len(waiting) == MAX_URLS_PER_ROUND:
             yield waiting
             waiting = []
     if waiting:

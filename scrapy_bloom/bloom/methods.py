@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
+from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.base import BaseFilter, Method, async_chunks, chunks
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.extras import algebra
@@ -16,15 +17,15 @@ from scrapy_bloom.bloom.model.schedule import plain
 from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.cached_ring import NO_ROOM, Verdict
 from scrapy_bloom.bloom.protocol.info import (
+    MAX_PROBES,
     FilterInfo,
     ItemInfo,
     Measurement,
     describe,
     describe_item,
     probe,
-    rounds,
 )
-from scrapy_bloom.bloom.protocol.membership import add, contains, discard, find
+from scrapy_bloom.bloom.protocol.membership import MAX_URLS_PER_ROUND, add, contains, discard, find
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
@@ -242,10 +243,13 @@ class FilterMethods(BaseFilter):
             ConfigurationError: probes is no whole number above 0.
             StorageError: the server did not answer.
         """
-        seen = total = 0
-        for count in rounds(probes):
+        meaning = "how many random items to test"
+        left = total = validators.whole_number("probes", probes, 1, MAX_PROBES, meaning)
+        seen = 0
+        while left:
+            count = min(left, MAX_URLS_PER_ROUND)
             seen += await self._run(probe(self.session, count))
-            total += count
+            left -= count
             if progress is not None:
                 progress(count)
         return Measurement(total, seen)

@@ -6,8 +6,9 @@ connections are used here.
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from math import inf
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from redis.exceptions import NoScriptError
 from scrapy_bloom.bloom.client.clients import connecting, this_thread
 from scrapy_bloom.bloom.client.exchanges import BaseDriver, text_of
 from scrapy_bloom.bloom.client.routes import Address, Command, Replies, Wave, Waves
-from scrapy_bloom.bloom.errors import WORDS, BloomError, is_of_rights, reword, showable
+from scrapy_bloom.bloom.errors import is_of_rights, showable
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Reply, Wait
 
@@ -55,17 +56,11 @@ class Driver(BaseDriver):
     """
 
     is_async = False
+    may_connect = True
 
-    def __init__(
-        self,
-        client: Any,
-        label: object = "Redis",
-        timeout: float | None = None,
-        words: Mapping[str, str] = WORDS,
-    ) -> None:
-        super().__init__(client, label, timeout, words)
-        self._exchanger = None if self._manager else Exchanger(client.connection_pool)
-        self.may_connect = True
+    @cached_property
+    def _exchanger(self) -> "Exchanger | None":
+        return None if self._manager else Exchanger(self.client.connection_pool)
 
     def run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
         """Run an operation to its end and return its result.
@@ -101,14 +96,10 @@ class Driver(BaseDriver):
         try:
             return Reply.parse(self._exchanger.exchange(frame))
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
-            if isinstance(error, NoScriptError) or "WRONGTYPE" in str(error):
-                return None
-            if is_of_rights(error):
+            is_unknown = isinstance(error, NoScriptError) or "WRONGTYPE" in str(error)
+            if is_unknown or is_of_rights(error):
                 return None
             raise self.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self.words)
-            raise
         finally:
             this_thread.may_connect = outer
 

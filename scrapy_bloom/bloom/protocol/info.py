@@ -2,12 +2,10 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum, sqrt
-from typing import Any
 
-from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.model.forecast import Sizes, sizes
 from scrapy_bloom.bloom.model.generations import (
     Counts,
@@ -18,7 +16,7 @@ from scrapy_bloom.bloom.model.generations import (
     saturated_in,
 )
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.membership import MAX_URLS_PER_ROUND, contains
+from scrapy_bloom.bloom.protocol.membership import contains
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
@@ -239,19 +237,6 @@ class Measurement:
         # At the ends rounding may miss 0, 1 and the rate itself.
         low, high = (middle - spread) / scale, (middle + spread) / scale
         return max(0.0, min(low, rate)), min(1.0, max(high, rate))
-
-
-def rounds(probes: Any) -> Iterator[int]:
-    """Split a number of probes into rounds of bounded size.
-
-    Raises:
-        ConfigurationError: it is no number of probes.
-    """
-    left = validators.whole_number("probes", probes, 1, MAX_PROBES, "how many random items to test")
-    while left:
-        size = min(left, MAX_URLS_PER_ROUND)
-        yield size
-        left -= size
 
 
 def probe(session: FilterSession, count: int) -> Operation[int]:
