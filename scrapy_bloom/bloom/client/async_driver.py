@@ -1,9 +1,8 @@
 """Sends the calls of an operation by an asyncio client's connections: see driver.py."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import redis
@@ -221,7 +220,8 @@ async def finish(cleaning: Awaitable[T]) -> T:
     return await asyncio.shield(task)
 
 
-class timeout:  # noqa: N801 - used as asyncio.timeout is
+@asynccontextmanager
+async def timeout(seconds: float | None) -> AsyncIterator[None]:
     """Cancel an ``async with`` block after some seconds: TimeoutError.
 
     Counts the time in which the event loop could have read a reply, and not while it is blocked:
@@ -231,39 +231,29 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
     Args:
         seconds: the time, None for no limit.
     """
+    if seconds is None:
+        yield
+        return
+    loop, step = asyncio.get_running_loop(), max(seconds / STEPS, MIN_STEP_SECONDS)
+    left, seen = seconds, loop.time()
+    timer: asyncio.Handle | None = None
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._scope = asyncio.timeout(None)
-        self._timer: asyncio.Handle | None = None
-
-    async def __aenter__(self) -> None:
-        if self._seconds is None:
-            return
-        await self._scope.__aenter__()
-        self._loop = asyncio.get_running_loop()
-        self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
-        self._left, self._seen = self._seconds, self._loop.time()
-        self._look()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._seconds is not None:
-            await self._scope.__aexit__(kind, error, trace)
-
-    def _look(self) -> None:
-        took = self._loop.time() - self._seen
-        self._seen += took
-        self._left -= min(took, self._step)
-        if self._left > 0:
+    def look() -> None:
+        nonlocal left, seen, timer
+        took = loop.time() - seen
+        seen += took
+        left -= min(took, step)
+        if left > 0:
             # Half a step, because timers are always a little late.
-            self._timer = self._loop.call_later(self._step / 2, self._look)
+            timer = loop.call_later(step / 2, look)
         else:
             # After what the loop has just read for the task.
-            self._scope.reschedule(self._seen)
+            scope.reschedule(seen)
+
+    async with asyncio.timeout(None) as scope:
+        look()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
