@@ -157,7 +157,7 @@ class BaseDriver:
             StorageError: as ``_carry_out`` does.
         """
         calls = calls if self.topology.is_cluster else calls[:1]
-        command = Command(wait.command())
+        command = Command(("WAIT", wait.replicas, wait.milliseconds))
         replies, waited = yield from dispatch_and_wait(self.topology, calls, command)
         # A server that does not know WAIT has answered.
         waited = [reply.error if is_refusal(reply) else reply for reply in waited]

@@ -181,16 +181,18 @@ class StoredFilter:
         (reply,) = yield [self.header_call(until)]
         return reply
 
-    def header_call(self, until: int | str) -> Call:
+    def header_call(self, until: int | str, *windows: str) -> Call:
         """Return the call that reads the header, with the ring of block 0.
 
         Args:
             until: Unix time until which the header has to live at least, 0 for ever; "" changes
                 nothing.
+            windows: are noted in it.
         """
-        keys = (self.keys.header(), self.keys.ring(0))
-        script = load("header") if until == "" else on_full_server(load("header"))
-        return Call(script, keys, (until,))
+        keys, script = (self.keys.header(), self.keys.ring(0)), load("header")
+        if windows or until != "":
+            script = on_full_server(script)
+        return Call(script, keys, (until, *windows))
 
     def read_call(self, block: int) -> Call:
         """Return the call that reads a ring with its counts."""
