@@ -18,9 +18,11 @@ from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.membership import NEW, add, contains
+from scrapy_bloom.bloom.protocol.membership import add, contains
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+NEW = Verdict.NEW
 
 pytestmark = pytest.mark.each_server
 

@@ -20,8 +20,7 @@ MAX_URLS_PER_ROUND = 8_192
 #: Claims ended, or pages added to a ledger, in one call.
 MAX_PER_CALL = 256
 
-NEW, SEEN, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNRECORDED
-UNCOUNTED, UNKNOWN = Verdict.UNCOUNTED, Verdict.UNKNOWN.value
+UNKNOWN = Verdict.UNKNOWN.value
 #: Characters of the verdicts in a reply of ``add``, ``count`` or ``claim``.
 VERDICTS = "".join(BY_CODE)
 #: Character in a reply of ``contains`` or ``discard``: the item seems to be there.
