@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, Sel
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
+from scrapy_bloom.bloom.client.exchanges import BaseDriver
 from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording, shown
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import Item
@@ -116,7 +117,7 @@ class BaseFilter(ABC):
 
     #: Whether its methods are awaited; filters that are used together are of one kind.
     is_async: ClassVar[bool]
-    _driver: Any
+    _driver: BaseDriver
 
     def __init__(
         self,
@@ -194,8 +195,7 @@ class BaseFilter(ABC):
     @property
     def round_trips(self) -> int:
         """Times this object sent commands and waited for the replies."""
-        trips: int = self._driver.round_trips
-        return trips
+        return self._driver.round_trips
 
     @property
     def lost_blocks(self) -> int:

@@ -84,6 +84,7 @@ class BloomFilter(FilterMethods):
     """
 
     is_async = False
+    _driver: Driver
 
     def _use(self, client: Any) -> None:
         self._driver = Driver(client, self._label, self._timeout, self._words)
@@ -256,6 +257,7 @@ class AsyncBloomFilter(FilterMethods):
     """
 
     is_async = True
+    _driver: AsyncDriver
 
     def _use(self, client: Any) -> None:
         self._driver = AsyncDriver(client, self._label, self._timeout, self._words)
