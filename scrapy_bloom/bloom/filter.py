@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, overload
 from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.extras import algebra
 from scrapy_bloom.bloom.extras.file import ArchiveReader, PathOrFile, reading
 from scrapy_bloom.bloom.extras.save import Progress
 from scrapy_bloom.bloom.methods import FilterMethods
@@ -154,6 +155,48 @@ class BloomFilter(FilterMethods):
                 return verdict
         return self._driver.run(operation(session))[0]
 
+    def union(self, *others: Self, key: str) -> Self:
+        """Create a filter with all items of this one and others, and return it.
+
+        It has each item as long as they have it; ``len`` is an estimate.
+
+        Args:
+            others: filters whose bitmaps are as this one's (``like=``), also on other servers.
+            key: prefix of the keys of the new one, which is on this one's server.
+
+        Raises:
+            FilterMismatchError: they place items differently, or forget them at other times, or
+                one has grown; says in what they differ.
+            ConfigurationError: the key is in use, there are too many items for a bitmap's error
+                rate, or it is a filter with ``counting``, ``ring="write-all"`` or a window in runs.
+            StorageError: a server did not answer; nothing was made.
+        """
+        return complete(self._make(algebra.union, others, key))
+
+    def intersection(self, *others: Self, key: str) -> Self:
+        """Create a filter that says "seen" where this one and all others do, and return it.
+
+        It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
+        are those of ``union``.
+
+        Raises:
+            FilterMismatchError: also if a window has several generations by now.
+        """
+        return complete(self._make(algebra.intersection, others, key))
+
+    def copy(self, key: str, *, client: Any = None) -> Self:
+        """Create a copy of this filter as it is now, and return it.
+
+        Args:
+            key: prefix of its keys.
+            client: of the server for the copy; None for this filter's.
+
+        Raises:
+            ConfigurationError: the key is in use.
+            StorageError: a server did not answer; nothing was made.
+        """
+        return complete(self._make(algebra.copy, (), key, client))
+
     @classmethod
     def load(
         cls,
@@ -286,6 +329,18 @@ class AsyncBloomFilter(FilterMethods):
         if isinstance(items, str | bytes):
             return (await self._test([items]))[0]
         return await self._test(items)
+
+    async def union(self, *others: Self, key: str) -> Self:
+        """See ``BloomFilter.union``."""
+        return await self._make(algebra.union, others, key)
+
+    async def intersection(self, *others: Self, key: str) -> Self:
+        """See ``BloomFilter.intersection``."""
+        return await self._make(algebra.intersection, others, key)
+
+    async def copy(self, key: str, *, client: Any = None) -> Self:
+        """See ``BloomFilter.copy``."""
+        return await self._make(algebra.copy, (), key, client)
 
     @classmethod
     async def load(

@@ -284,51 +284,6 @@ class FilterMethods(BaseFilter):
         return round((await algebra.overlap(*self._parts([other]))).intersection)
 
     @Method
-    async def union(self, *others: Self, key: str) -> Self:
-        """Create a filter with all items of this one and others, and return it.
-
-        It has each item as long as they have it; ``len`` is an estimate.
-
-        Args:
-            others: filters whose bitmaps are as this one's (``like=``), also on other servers.
-            key: prefix of the keys of the new one, which is on this one's server.
-
-        Raises:
-            FilterMismatchError: they place items differently, or forget them at other times, or
-                one has grown; says in what they differ.
-            ConfigurationError: the key is in use, there are too many items for a bitmap's error
-                rate, or it is a filter with ``counting``, ``ring="write-all"`` or a window in runs.
-            StorageError: a server did not answer; nothing was made.
-        """
-        return await self._make(algebra.union, others, self._sibling(key))
-
-    @Method
-    async def intersection(self, *others: Self, key: str) -> Self:
-        """Create a filter that says "seen" where this one and all others do, and return it.
-
-        It has every item that they have in common. ``len`` is an upper bound. Arguments and errors
-        are those of ``union``.
-
-        Raises:
-            FilterMismatchError: also if a window has several generations by now.
-        """
-        return await self._make(algebra.intersection, others, self._sibling(key))
-
-    @Method
-    async def copy(self, key: str, *, client: Any = None) -> Self:
-        """Create a copy of this filter as it is now, and return it.
-
-        Args:
-            key: prefix of its keys.
-            client: of the server for the copy; None for this filter's.
-
-        Raises:
-            ConfigurationError: the key is in use.
-            StorageError: a server did not answer; nothing was made.
-        """
-        return await self._make(algebra.copy, (), self._sibling(key, client))
-
-    @Method
     async def update(self, *others: BaseFilter) -> None:
         """Record all that others have, while this filter is in use. Raises as ``union`` does.
 
@@ -360,8 +315,12 @@ class FilterMethods(BaseFilter):
         """Load what a file holds under this filter's key, which must be free: see ``load``."""
         return await load(self.run_on_all, self.session.keys, reader, progress)
 
-    async def _make(self, combine: algebra.Combine, others: Sequence[Self], made: Self) -> Self:
-        await combine(self._parts(others), made.run_on_all, Keys(made.key))
+    async def _make(
+        self, combine: algebra.Combine, others: Sequence[Self], key: str, client: Any = None
+    ) -> Self:
+        """Make a filter of this one and others, and return it."""
+        made = self._sibling(key, client)
+        await combine(self._parts(others), made.run_on_all, Keys(key))
         return made
 
     def _parts(self, others: Sequence[BaseFilter]) -> list[algebra.Part]:

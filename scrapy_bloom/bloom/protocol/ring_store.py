@@ -148,12 +148,12 @@ class StoredFilter:
                     swaps.append(Swap(reply.version, new, old, lost))
             lost_races |= yield from self._swap(swaps)
             for swap in swaps:
-                ring, old = swap.ring, swap.old
-                if ring.block in lost_races or old is None:
+                ring, before = swap.ring, swap.old
+                if ring.block in lost_races or before is None:
                     continue
-                if ring.active.number > old.active.number and not quiet:
+                if ring.active.number > before.active.number and not quiet:
                     self.notify(ROTATED, ring)
-                elif len(ring.layers) > len(old.layers):
+                elif len(ring.layers) > len(before.layers):
                     self.notify(GROWN, ring)
         return lost_races
 
