@@ -18,7 +18,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import fields
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.addresses import label_of_client
@@ -183,12 +183,6 @@ class BaseFilter(ABC):
     async def run_on_all(self, operation: Operation[T], *, cleaning: bool = False) -> T:  # noqa: ARG002
         """Run an operation on all blocks, perhaps to clean up after another one."""
         return await self._run(operation, on_all_blocks=True)
-
-    def _sibling(self, key: str, client: Any = None) -> Self:
-        """Return another filter on the same server, or on another one."""
-        label = self._given_label if client is None else None
-        client = self._client if client is None else client
-        return type(self)(client, key, label=label, timeout=self._timeout, words=self._words)
 
     # -- what this client knows --
 

@@ -319,7 +319,9 @@ class FilterMethods(BaseFilter):
         self, combine: algebra.Combine, others: Sequence[Self], key: str, client: Any = None
     ) -> Self:
         """Make a filter of this one and others, and return it."""
-        made = self._sibling(key, client)
+        label = self._given_label if client is None else None
+        client = self._client if client is None else client
+        made = type(self)(client, key, label=label, timeout=self._timeout, words=self._words)
         await combine(self._parts(others), made.run_on_all, Keys(key))
         return made
 
