@@ -1,7 +1,6 @@
 """A Scrapy dupefilter on blocks of Redis bitmaps, and the Bloom filter it is made of."""
 
 from scrapy_bloom.addon import Addon
-from scrapy_bloom.bloom.async_filter import AsyncBloomFilter
 from scrapy_bloom.bloom.errors import (
     ArchiveError,
     BloomError,
@@ -11,7 +10,7 @@ from scrapy_bloom.bloom.errors import (
     StorageError,
 )
 from scrapy_bloom.bloom.extras.save import Saved
-from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.filter import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo, Measurement
 from scrapy_bloom.crawl.delivery import Hold, hold
 from scrapy_bloom.crawl.sitemaps import SitemapVersions

@@ -1,4 +1,4 @@
 """The library: Bloom filters in Redis, without Scrapy.
 
-Start with ``filter.BloomFilter``, or ``async_filter.AsyncBloomFilter`` for asyncio.
+Start with ``filter.BloomFilter``, or ``filter.AsyncBloomFilter`` for asyncio.
 """

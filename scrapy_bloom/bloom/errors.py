@@ -195,10 +195,7 @@ _REMEDIES = (
     ),
     (r"^MasterDownError|MASTERDOWN", "has lost its primary: use the primary's address"),
     (r"WRONGTYPE", "answers WRONGTYPE: it holds something else under {other_key}"),
-    (
-        r"NOREPLICAS",
-        "refuses to write because too few of its replicas are connected: repair them",
-    ),
+    (r"NOREPLICAS", "refuses to write because too few of its replicas are connected: repair them"),
     (
         r"DB index is out of range|SELECT is not allowed in cluster mode",
         "has no database of that number: correct the db in the address",

@@ -1,15 +1,20 @@
-"""BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time."""
+"""BloomFilter: a set of strings in Redis: shared, small, almost exact, and it forgets on time.
 
-from collections.abc import Callable, Iterable, Sequence
+AsyncBloomFilter has its methods to be awaited.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self, TypeVar, overload
 
+from scrapy_bloom.bloom.base import complete
+from scrapy_bloom.bloom.client.async_driver import AsyncDriver, finish, timeout
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.combinable import CombinableFilter
 from scrapy_bloom.bloom.extras import algebra
 from scrapy_bloom.bloom.extras.file import ArchiveReader, PathOrFile, reading
 from scrapy_bloom.bloom.extras.save import Progress
-from scrapy_bloom.bloom.methods import chunks, complete
+from scrapy_bloom.bloom.methods import FilterMethods
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing, Verdict
@@ -21,7 +26,7 @@ from scrapy_bloom.bloom.protocol.session import FilterSession
 T = TypeVar("T")
 
 
-class BloomFilter(CombinableFilter):
+class BloomFilter(FilterMethods):
     """A set in Redis that answers "new" or "seen" and, at a known rate, "seen" wrongly.
 
     All processes that use the same key share it, whatever their number. It is opened (and created
@@ -80,6 +85,7 @@ class BloomFilter(CombinableFilter):
     """
 
     is_async = False
+    _driver: Driver
 
     def _use(self, client: Any) -> None:
         self._driver = Driver(client, self._label, self._timeout, self._words)
@@ -99,21 +105,6 @@ class BloomFilter(CombinableFilter):
         self.open()
         return super().as_wanted()
 
-    def run(
-        self, operation: Callable[[FilterSession], Operation[T]], *, on_all_blocks: bool = False
-    ) -> T:
-        """Carry out an operation on this filter, such as those of ``bloom.protocol.claims``.
-
-        Args:
-            operation: returns its steps.
-            on_all_blocks: whether the number of round trips grows with the number of blocks:
-                then ``timeout`` does not count.
-
-        Raises:
-            StorageError: the server did not answer; whether anything was changed is unknown.
-        """
-        return self._driver.run(operation(self._session), on_all_blocks=on_all_blocks)
-
     @overload
     def contains(self, items: Item) -> bool: ...  # type: ignore[overload-overlap]
 
@@ -127,9 +118,7 @@ class BloomFilter(CombinableFilter):
             TypeError: an item is neither str nor bytes.
             StorageError: the server did not answer.
         """
-        if isinstance(items, str | bytes):
-            return items in self
-        return [seen for chunk in chunks(items) for seen in self._driver.run(self._contains(chunk))]
+        return items in self if isinstance(items, str | bytes) else complete(self._test(items))
 
     def add(self, item: Item, *, if_absent: bool = False) -> bool:
         """Record an item in one round trip; return whether it was new. Raises as ``add_many``."""
@@ -157,7 +146,7 @@ class BloomFilter(CombinableFilter):
         Raises:
             StorageError: the outcome is unknown.
         """
-        session = self._session
+        session = self.session
         held, packed = locate(session, item)
         if held is not None:
             reply = self._driver.exchange(make_frame(held, packed))
@@ -165,24 +154,6 @@ class BloomFilter(CombinableFilter):
             if verdict is not None:
                 return verdict
         return self._driver.run(operation(session))[0]
-
-    def extend(self, items: Iterable[Item], progress: Callable[[int], object] | None = None) -> int:
-        """Record many items, streamed in constant memory; return how many were new.
-
-        Args:
-            items: the items.
-            progress: called after each chunk with the number of items recorded since the last call.
-
-        Raises:
-            TypeError: an item is neither str nor bytes; those before it may be recorded.
-            StorageError: the server did not answer; items before may be recorded.
-        """
-        new = 0
-        for chunk in chunks(items):
-            new += sum(self._driver.run(self._add(chunk)))
-            if progress is not None:
-                progress(len(chunk))
-        return new
 
     def union(self, *others: Self, key: str) -> Self:
         """Create a filter with all items of this one and others, and return it.
@@ -200,7 +171,7 @@ class BloomFilter(CombinableFilter):
                 rate, or it is a filter with ``counting``, ``ring="write-all"`` or a window in runs.
             StorageError: a server did not answer; nothing was made.
         """
-        return self._make(algebra.union, others, self._sibling(key))
+        return complete(self._make(algebra.union, others, key))
 
     def intersection(self, *others: Self, key: str) -> Self:
         """Create a filter that says "seen" where this one and all others do, and return it.
@@ -211,7 +182,7 @@ class BloomFilter(CombinableFilter):
         Raises:
             FilterMismatchError: also if a window has several generations by now.
         """
-        return self._make(algebra.intersection, others, self._sibling(key))
+        return complete(self._make(algebra.intersection, others, key))
 
     def copy(self, key: str, *, client: Any = None) -> Self:
         """Create a copy of this filter as it is now, and return it.
@@ -224,7 +195,7 @@ class BloomFilter(CombinableFilter):
             ConfigurationError: the key is in use.
             StorageError: a server did not answer; nothing was made.
         """
-        return self._make(algebra.copy, (), self._sibling(key, client))
+        return complete(self._make(algebra.copy, (), key, client))
 
     @classmethod
     def load(
@@ -256,10 +227,6 @@ class BloomFilter(CombinableFilter):
         with reading(file) as opened:
             bloom.restore(ArchiveReader(opened, max_memory), progress)
         return bloom
-
-    def _make(self, combine: algebra.Combine, others: Sequence[Self], made: Self) -> Self:
-        complete(self._combine(combine, others, made))
-        return made
 
     def __or__(self, other: Self) -> Self:
         """``a | b``: ``union`` under the key ``"<key>|<other key>"``."""
@@ -315,7 +282,95 @@ class BloomFilter(CombinableFilter):
         """
         self._driver.keep_connection()
 
-    @property
-    def round_trips(self) -> int:
-        """Times this object sent commands and waited for the replies."""
-        return self._driver.round_trips
+
+class AsyncBloomFilter(FilterMethods):
+    """``BloomFilter`` for asyncio: the same filters, parameters, answers and errors.
+
+    One object may be used by many tasks of one loop; they are served one after the other, and
+    waiting for others counts as well for ``timeout``. Instead of ``in`` and ``len`` it has
+    ``contains`` and ``info``, and ``async with`` instead of ``with``.
+
+    Args:
+        client: a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``.
+        timeout: seconds an operation may take in all, and each round trip of one on all blocks; for
+            the other arguments, see ``BloomFilter``.
+
+    Raises:
+        ConfigurationError: a parameter is out of its range.
+    """
+
+    is_async = True
+    _driver: AsyncDriver
+
+    def _use(self, client: Any) -> None:
+        self._driver = AsyncDriver(client, self._label, self._timeout, self._words)
+        # A session is for one operation at a time.
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close nothing: the client belongs to the caller."""
+
+    async def add(self, item: Item, *, if_absent: bool = False) -> bool:
+        """See ``BloomFilter.add``."""
+        return (await self._run(self._add([item], if_absent=if_absent)))[0]
+
+    @overload
+    async def contains(self, items: Item) -> bool: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def contains(self, items: Iterable[Item]) -> list[bool]: ...
+
+    async def contains(self, items: Item | Iterable[Item]) -> bool | list[bool]:
+        """See ``BloomFilter.contains``."""
+        if isinstance(items, str | bytes):
+            return (await self._test([items]))[0]
+        return await self._test(items)
+
+    async def union(self, *others: Self, key: str) -> Self:
+        """See ``BloomFilter.union``."""
+        return await self._make(algebra.union, others, key)
+
+    async def intersection(self, *others: Self, key: str) -> Self:
+        """See ``BloomFilter.intersection``."""
+        return await self._make(algebra.intersection, others, key)
+
+    async def copy(self, key: str, *, client: Any = None) -> Self:
+        """See ``BloomFilter.copy``."""
+        return await self._make(algebra.copy, (), key, client)
+
+    @classmethod
+    async def load(
+        cls,
+        client: Any,
+        key: str,
+        file: PathOrFile,
+        *,
+        max_memory: int | None = None,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """See ``BloomFilter.load``."""
+        bloom = cls(client, key, timeout=timeout)
+        with reading(file) as opened:
+            await bloom.restore(ArchiveReader(opened, max_memory), progress)
+        return bloom
+
+    async def _drive(self, operation: Operation[T], *, on_all_blocks: bool = False) -> T:
+        return await self._driver.run(operation, on_all_blocks=on_all_blocks)
+
+    async def _run(self, operation: Operation[T], *, on_all_blocks: bool = False) -> T:
+        seconds = None if on_all_blocks else self._timeout
+        try:
+            async with timeout(seconds), self._lock:
+                return await self._drive(operation, on_all_blocks=on_all_blocks)
+        except TimeoutError as error:
+            raise self._driver.late() from error
+
+    async def run_on_all(self, operation: Operation[T], *, cleaning: bool = False) -> T:
+        """See ``BaseFilter.run_on_all``; what cleans up is not cancelled."""
+        running = super().run_on_all(operation)
+        return await (finish(running) if cleaning else running)

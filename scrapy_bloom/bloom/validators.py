@@ -90,13 +90,7 @@ def is_unset(value: Any) -> bool:
 
 
 def whole_number(
-    name: str,
-    value: Any,
-    low: int,
-    high: int,
-    meaning: str,
-    *,
-    words: Mapping[str, int] = COUNTS,
+    name: str, value: Any, low: int, high: int, meaning: str, *, words: Mapping[str, int] = COUNTS
 ) -> int:
     """Parse an integer; ``1_000_000``, ``"1,000,000"``, ``"1M"`` and ``1e6`` are one."""
     number = _number(value, words)

@@ -11,8 +11,8 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import ServerFullError
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.claim_protocol import MINE, MINE_UNKEPT, UNKEPT
-from scrapy_bloom.bloom.protocol.membership import NEW
+
+MINE, MINE_UNKEPT, UNKEPT, NEW = Verdict.MINE, Verdict.MINE_UNKEPT, Verdict.UNKEPT, Verdict.NEW
 
 #: Bytes of a request.
 REQUEST = "x" * 2_000

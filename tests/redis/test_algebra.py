@@ -11,9 +11,9 @@ from support.saving import blocking
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.errors import SaturatedError
 from scrapy_bloom.bloom.extras.algebra import Overlap, Part, overlap, union
-from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 

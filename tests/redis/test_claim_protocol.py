@@ -11,16 +11,16 @@ from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.claim_protocol import (
-    KEPT,
-    MINE,
-    MINE_UNKEPT,
-    OTHERS,
-    RetryPolicy,
-    StoredClaim,
-)
-from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
+from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy, StoredClaim
 from scrapy_bloom.bloom.protocol.ring_store import Operation
+
+MINE, MINE_UNKEPT, OTHERS, NEW, SEEN = (
+    Verdict.MINE,
+    Verdict.MINE_UNKEPT,
+    Verdict.OTHERS,
+    Verdict.NEW,
+    Verdict.SEEN,
+)
 
 pytestmark = pytest.mark.each_server
 

@@ -17,7 +17,7 @@ from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 
 def wanted(**parameters: Any) -> dict[str, Any]:
     asked = FilterOptions(**parameters)
-    return asdict(forecast(asked.new_header(DEFAULTS), asked.config(DEFAULTS)))
+    return asdict(forecast(asked.new_header(), asked.config(DEFAULTS)))
 
 
 def test_plan_shows_the_defaults(call: Call) -> None:

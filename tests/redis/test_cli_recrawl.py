@@ -14,7 +14,7 @@ from support.cli import KEY, SECRET, Call, Own, everything, fingerprints, give
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client.exchanges import Exchanges
+from scrapy_bloom.bloom.client.exchanges import BaseDriver
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl import workers
@@ -203,14 +203,14 @@ def test_ten_thousand_urls_take_few_round_trips(
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Count rounds of calls; return what tells how many."""
-    replies, count = Exchanges._replies, 0
+    replies, count = BaseDriver._replies, 0
 
-    def counted(self: Exchanges, calls: Any) -> Any:
+    def counted(self: BaseDriver, calls: Any) -> Any:
         nonlocal count
         count += 1
         return replies(self, calls)
 
-    monkeypatch.setattr(Exchanges, "_replies", counted)
+    monkeypatch.setattr(BaseDriver, "_replies", counted)
     return lambda: count
 
 

@@ -59,9 +59,8 @@ class Either:
         self.driver = bloom._driver
         self.sent: list[list[Any]] = []
         self.results: list[list[Any]] = []
-        exchanges = self.driver._exchanges
-        self._failure_of_calls = exchanges.failure_of_calls
-        exchanges.failure_of_calls = self._note
+        self._failure_of_calls = self.driver.failure_of_calls
+        self.driver.failure_of_calls = self._note
 
     def _note(self, calls: Any, results: Any) -> Any:
         self.sent.append(calls)
@@ -136,7 +135,7 @@ async def first_rounds(bloom: BloomFilter, port: int, clients: int) -> None:
             ]
             # As in a crawl, the rings are known: the first round has calls for all nodes.
             rounds = [
-                driver.run(add(bloom.new_session(), page))
+                driver.run(add(bloom.session, page))
                 for driver, page in zip(drivers, pages, strict=True)
             ]
             for verdicts in await asyncio.gather(*rounds):

@@ -106,8 +106,8 @@ def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
     options = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
     bloom, other = (BloomFilter(client, "k", **options) for _ in range(2))
     bloom.open()
-    exchanges, rounds = bloom._driver._exchanges, 0
-    replies = exchanges._replies
+    driver, rounds = bloom._driver, 0
+    replies = driver._replies
 
     def after_the_other(calls: list[Call]) -> Any:
         nonlocal rounds
@@ -117,7 +117,7 @@ def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
                 other.add_many([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer
         return replies(calls)
 
-    exchanges._replies = after_the_other
+    driver._replies = after_the_other
     items = [f"item {n}" for n in range(400)]
     assert bloom.add_many(items) == [True] * len(items)
     assert rounds > 2 * MAX_ROUNDS
@@ -181,7 +181,7 @@ def test_tasks_that_use_one_asyncio_driver_get_their_own_replies(
     async def add_all() -> list[list[Verdict]]:
         async with redis.asyncio.Redis(port=server.port) as own:
             driver = AsyncDriver(own, "Redis", 20)
-            rounds = [driver.run(add(bloom.new_session(), page)) for page in pages]
+            rounds = [driver.run(add(bloom.session, page)) for page in pages]
             return await asyncio.gather(*rounds)
 
     verdicts = asyncio.run(add_all())

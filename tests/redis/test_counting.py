@@ -13,14 +13,9 @@ from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import claim_protocol, membership
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.membership import (
-    NEW,
-    SEEN,
-    UNCOUNTED,
-    UNRECORDED,
-    locate,
-    verdict_on_one,
-)
+from scrapy_bloom.bloom.protocol.membership import locate, verdict_on_one
+
+NEW, SEEN, UNCOUNTED, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNCOUNTED, Verdict.UNRECORDED
 
 pytestmark = pytest.mark.each_server
 

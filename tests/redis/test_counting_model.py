@@ -25,7 +25,9 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import Hasher
 from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import membership
-from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+
+NEW, SEEN = Verdict.NEW, Verdict.SEEN
 
 pytestmark = pytest.mark.each_server
 

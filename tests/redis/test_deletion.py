@@ -158,7 +158,7 @@ def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) ->
     for rounds in range(30):
         bloom = some(client)
         bloom.extend(URLS)
-        steps = deletion.delete(bloom._session)
+        steps = deletion.delete(bloom.session)
         calls = next(steps)
         try:
             for _ in range(rounds):

@@ -475,7 +475,7 @@ def test_find_tells_generations_apart(client: redis.Redis, ring: str) -> None:
         bloom = small(client, window="3 runs", ring=ring, run=run)
         bloom.add_many([f"of run {run}"])
     items = [f"of run {run}".encode() for run in "abc"]
-    found = bloom._driver.run(find(bloom._session, items))
+    found = bloom._driver.run(find(bloom.session, items))
     assert [generation.number for _, generation in found if generation] == [0, 1, 2]
 
 
@@ -623,7 +623,7 @@ def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(
     """Between the header and the rings, all was deleted, created anew and filled."""
     small(client).open()
     late = small(client)
-    steps = late._session.open()
+    steps = late.session.open()
     (call,) = next(steps)
     (header,) = send(late._driver, [call])
     client.flushall()

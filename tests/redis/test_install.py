@@ -24,11 +24,11 @@ from scrapy_bloom import (
     FilterMismatchError,
     StorageError,
 )
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
-from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply

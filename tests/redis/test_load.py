@@ -15,12 +15,12 @@ from support.saving import KEY, URLS, Between, blocking, make, saved, watched
 from support.servers import SERVERS, Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
 from scrapy_bloom.bloom.extras.save import Saved
-from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import LOST
 from scrapy_bloom.bloom.protocol.scripts import Call

@@ -229,14 +229,14 @@ def test_no_call_has_more_arguments_than_elasticache_serverless_takes(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bloom = BloomFilter(client, "k", blocks=1, capacity=20_000)
-    exchanges, lengths = bloom._driver._exchanges, list[int]()
-    replies = exchanges._replies
+    driver, lengths = bloom._driver, list[int]()
+    replies = driver._replies
 
     def note(calls: list[Call]) -> Any:
         lengths.extend(len(call.command()) for call in calls)
         return replies(calls)
 
-    monkeypatch.setattr(exchanges, "_replies", note)
+    monkeypatch.setattr(driver, "_replies", note)
     items = [b"%020d" % number for number in range(8_192)]
     texts = ["{}"] * len(items)
     bloom.run(lambda s: claim_protocol.claim(s, items, texts, "w-me", "n", pages=texts))

@@ -18,7 +18,7 @@ from support.servers import Server, contents
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.client.exchanges import Exchanges
+from scrapy_bloom.bloom.client.exchanges import BaseDriver
 from scrapy_bloom.bloom.errors import RightsError
 from scrapy_bloom.bloom.model.ledger import LedgerEntry, chunks_of
 from scrapy_bloom.bloom.protocol import (
@@ -140,14 +140,14 @@ def prober(
 ) -> Iterator[Prober]:
     """Tries all calls that filters make; each is made in the end."""
     with user_of(server) as user:
-        prober, replies = Prober(client, user), Exchanges._replies
+        prober, replies = Prober(client, user), BaseDriver._replies
 
-        def probing(self: Exchanges, calls: list[Call]) -> Any:
+        def probing(self: BaseDriver, calls: list[Call]) -> Any:
             for call in calls:
                 prober.probe(call)
             return replies(self, calls)
 
-        monkeypatch.setattr(Exchanges, "_replies", probing)
+        monkeypatch.setattr(BaseDriver, "_replies", probing)
         monkeypatch.setattr(Driver, "exchange", lambda *_: None)
         monkeypatch.setattr(worker_protocol, "MAX_WORKERS", 1)
         yield prober

@@ -242,8 +242,8 @@ def test_a_stale_client_neither_writes_to_a_dropped_generation_nor_makes_its_key
     """Its call as it would have sent it, late: at each moment since."""
     sleeper = connect(client, "2 months", ring=order, blocks=1)
     sleeper.add_many(["a"])
-    held = sleeper._session.held[0]
-    _, hashes = sleeper._session.hasher.hashes(b"late")
+    held = sleeper.session.held[0]
+    _, hashes = sleeper.session.hasher.hashes(b"late")
     calls = [held.add(held.pack(hashes)), held.contains(held.pack(hashes), held.ring.active)]
 
     def send_late() -> None:

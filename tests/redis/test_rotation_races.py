@@ -18,9 +18,11 @@ from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, layer_
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.membership import NEW, add, contains
+from scrapy_bloom.bloom.protocol.membership import add, contains
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+
+NEW = Verdict.NEW
 
 pytestmark = pytest.mark.each_server
 
@@ -165,18 +167,18 @@ def claim_next(bloom: BloomFilter, told: list[Verdict]) -> Operation[list[Verdic
     """Claim in batches, and note what was acknowledged."""
     for start in range(0, len(NEXT), BATCH):
         batch = [item.encode() for item in NEXT[start : start + BATCH]]
-        told += yield from add(bloom._session, batch)
+        told += yield from add(bloom.session, batch)
     return told
 
 
 #: What a client does: claims, or something that leaves what is claimed alone.
 ACTIONS: dict[str, Callable[[BloomFilter], Operation[Any]]] = {
     "claim": lambda bloom: claim_next(bloom, []),
-    "open": lambda bloom: bloom._session.open(writable=True),
-    "rotate": lambda bloom: bloom._session.rotate(),
-    "clear": lambda bloom: bloom._session.clear(),
-    "read": lambda bloom: bloom._session.read(),
-    "contain": lambda bloom: contains(bloom._session, [item.encode() for item in OLD]),
+    "open": lambda bloom: bloom.session.open(writable=True),
+    "rotate": lambda bloom: bloom.session.rotate(),
+    "clear": lambda bloom: bloom.session.clear(),
+    "read": lambda bloom: bloom.session.read(),
+    "contain": lambda bloom: contains(bloom.session, [item.encode() for item in OLD]),
 }
 
 

@@ -139,14 +139,13 @@ def test_lost_bitmaps_of_many_blocks_are_replaced_at_once(many: redis.Redis) -> 
 def noted(bloom: BloomFilter) -> Iterator[list[list[Call]]]:
     """Note what is sent together."""
     sent: list[list[Call]] = []
-    exchanges = bloom._driver._exchanges
-    real = exchanges._replies
+    real = bloom._driver._replies
 
     def replies(calls: list[Call]) -> Any:
         sent.append(calls)
         return real(calls)
 
-    vars(exchanges)["_replies"] = replies
+    vars(bloom._driver)["_replies"] = replies
     yield sent
 
 

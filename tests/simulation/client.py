@@ -99,7 +99,7 @@ async def talk(
     or its process killed: what is under way may still be carried out. Of two batches, any may be
     the first, because each has a connection of its own.
     """
-    client: AsyncSimulatedClient = driver._client
+    client: AsyncSimulatedClient = driver.client
     world, loop = client.world, asyncio.get_running_loop()
     done = loop.create_future()
 

@@ -215,11 +215,9 @@ def simulated(world: World) -> Iterator[None]:
     clock = SimpleNamespace(monotonic=lambda: world.now, perf_counter=time.perf_counter)
     patches: list[tuple[Any, str, Any]] = [
         (filters, "_connect", connect),
-        (driver, "RedisCluster", SimulatedCluster),
         (driver, "time", clock),
         (Driver, "_exchange", exchange),
         (Driver, "exchange", lambda *_: None),
-        (async_driver, "RedisCluster", AsyncSimulatedCluster),
         (async_driver, "STEPS", TIMEOUT_STEPS),
         (AsyncDriver, "_talk", talk),
         (outputs, "time", clock),

@@ -57,7 +57,7 @@ MAX_LINES, MAX_METHODS, MAX_FUNCTION = 400, 20, 50
 #: Parameters of a constructor in ``crawl``, at most.
 MAX_PARAMETERS = 7
 #: Whose methods are the library's interface.
-PUBLIC = {"BaseFilter", "BloomFilter", "AsyncBloomFilter"}
+PUBLIC = {"BaseFilter", "FilterMethods", "BloomFilter", "AsyncBloomFilter"}
 
 
 def imports(module: str) -> set[str]:

@@ -7,7 +7,8 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
-from scrapy_bloom.bloom.client.exchanges import Exchanges, _unusable_slots
+from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.client.exchanges import _unusable_slots
 from scrapy_bloom.bloom.client.routes import (
     MAX_WAVES,
     PAUSE_SECONDS,
@@ -19,7 +20,7 @@ from scrapy_bloom.bloom.client.routes import (
     dispatch,
 )
 from scrapy_bloom.bloom.client.routes import Command as NodeCommand
-from scrapy_bloom.bloom.errors import WORDS, NotReadyError
+from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 
 ONE, TWO, NEW = Address("one", 1), Address("two", 2), Address("new", 3)
@@ -67,7 +68,9 @@ def test_a_filter_can_be_opened_later_where_other_nodes_answer(answer: str | Non
     gone = redis.ConnectionError("Error 111 connecting to two:2. Connection refused.")
     results = [Failure(gone, TWO), ["ok", "", "", 0] if answer else Failure(gone, ONE)]
     calls = [call_on(TWO), call_on(ONE)]
-    error = Exchanges(known(), "the cluster", WORDS).failure_of_calls(calls, results)
+    driver = Driver(redis.Redis(), "the cluster")
+    driver.topology = known()
+    error = driver.failure_of_calls(calls, results)
     assert isinstance(error, NotReadyError) is bool(answer)
     assert "the node two:2 of the cluster is not there" in str(error)
 

@@ -1,24 +1,18 @@
 """Sends the calls of an operation by an asyncio client's connections: see driver.py."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import redis
-from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.cluster import PRIMARY
 
-from scrapy_bloom.bloom.client.clients import check_client
-from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error, exchanges_of
+from scrapy_bloom.bloom.client.driver import FAILURES, as_redis_error
+from scrapy_bloom.bloom.client.exchanges import BaseDriver
 from scrapy_bloom.bloom.client.routes import Address, Command, Wave, Waves
-from scrapy_bloom.bloom.errors import (
-    WORDS,
-    StorageError,
-    explain,
-)
+from scrapy_bloom.bloom.errors import StorageError, explain
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 
@@ -36,7 +30,7 @@ NOTHING = Wave({})
 _cleaning: set[asyncio.Task[Any]] = set()
 
 
-class AsyncDriver:
+class AsyncDriver(BaseDriver):
     """Runs operations on an asyncio client, of several tasks at a time if need be.
 
     A time-out bounds an operation as a whole: resolving, connecting, handshakes, all replies. It
@@ -47,26 +41,11 @@ class AsyncDriver:
         label: the server's address for error messages, without credentials.
         timeout: seconds one operation may take in all; None for no limit.
         words: what remedies name, as in ``errors.WORDS``.
-
-    Attributes:
-        round_trips: times that commands were sent and their replies awaited.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        label: object,
-        timeout: float | None,
-        words: Mapping[str, str] = WORDS,
-    ) -> None:
-        check_client(client, is_async=True)
-        self._client = client
-        self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = exchanges_of(client, self._manager, label, words, timeout)
-        self._timeout = timeout
-        #: The node that had not answered when the last time-out ended a wave.
-        self._silent: Address | None = None
-        self.round_trips = 0
+    is_async = True
+    #: The node that had not answered when the last time-out ended a wave.
+    _silent: Address | None = None
 
     async def run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
         """Run an operation to its end and return its result.
@@ -80,8 +59,7 @@ class AsyncDriver:
             StorageError: the server did not do what it was asked, or not in time. Whether commands
                 that were under way have been carried out is unknown then.
         """
-        waves = self._exchanges.run(steps)
-        return await self._drive(waves, is_long=on_all_blocks)
+        return await self._drive(self._carry_out(steps), is_long=on_all_blocks)
 
     async def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -89,7 +67,7 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return await self._drive(self._exchanges.values("run_id", "server"))
+        return await self._drive(self._values("run_id", "server"))
 
     async def wait(self, calls: list[Call], wait: Wait) -> Acknowledged:
         """Make the calls, and wait until replicas have what was written before: see ``Driver``.
@@ -97,28 +75,28 @@ class AsyncDriver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return await self._drive(self._exchanges.wait(calls, wait))
+        return await self._drive(self._wait(calls, wait))
 
     async def close(self) -> None:
         """Close the client's connections."""
         with suppress(redis.RedisError, OSError):
             async with timeout(self._timeout):
-                await self._client.aclose()
+                await self.client.aclose()
                 if self._manager is None:
-                    await self._client.connection_pool.disconnect()
+                    await self.client.connection_pool.disconnect()
 
     async def _drive(self, waves: Waves[T], *, is_long: bool = False) -> T:
         """Send waves, all in one time-out or each in its own, and return what comes of them."""
         # Not attributes: operations of several tasks may be under way.
         sent, replies = NOTHING, dict[Address, list[Any]]()
         each, whole = (self._timeout, None) if is_long else (None, self._timeout)
-        with self._exchanges.explaining():
+        with self._explaining():
             try:
                 try:
                     async with timeout(whole):
                         if self._manager is not None:
                             # Before, it has no nodes to close; all who wait do it once.
-                            await self._client.initialize()
+                            await self.client.initialize()
                         wave = next(waves)
                         while True:
                             sent, replies = wave, {address: [] for address in wave.batches}
@@ -139,7 +117,7 @@ class AsyncDriver:
     def late(self) -> StorageError:
         """Return the error for a time-out; of a cluster, it names a node that did not answer."""
         error, silent, self._silent = TimeoutError("timed out"), self._silent, None
-        return self._exchanges.explain(error, silent)
+        return self.explain(error, silent)
 
     async def _exchange(self, wave: Wave, replies: Mapping[Address, list[Any]]) -> None:
         """Write to all nodes at once, and read from all; fill in their replies as they come."""
@@ -163,7 +141,7 @@ class AsyncDriver:
         is_whole = False
         try:
             if self._manager is None:
-                connection = await self._client.connection_pool.get_connection()
+                connection = await self.client.connection_pool.get_connection()
             else:
                 node = self._node(address)
                 connection = node.acquire_connection()
@@ -187,7 +165,7 @@ class AsyncDriver:
                 if not is_whole:  # what is still to come would answer the next commands
                     await connection.disconnect(nowait=True)
                 if node is None:
-                    await self._client.connection_pool.release(connection)
+                    await self.client.connection_pool.release(connection)
                 else:
                     node.release(connection)
 
@@ -242,7 +220,8 @@ async def finish(cleaning: Awaitable[T]) -> T:
     return await asyncio.shield(task)
 
 
-class timeout:  # noqa: N801 - used as asyncio.timeout is
+@asynccontextmanager
+async def timeout(seconds: float | None) -> AsyncIterator[None]:
     """Cancel an ``async with`` block after some seconds: TimeoutError.
 
     Counts the time in which the event loop could have read a reply, and not while it is blocked:
@@ -252,39 +231,29 @@ class timeout:  # noqa: N801 - used as asyncio.timeout is
     Args:
         seconds: the time, None for no limit.
     """
+    if seconds is None:
+        yield
+        return
+    loop, step = asyncio.get_running_loop(), max(seconds / STEPS, MIN_STEP_SECONDS)
+    left, seen = seconds, loop.time()
+    timer: asyncio.Handle | None = None
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._scope = asyncio.timeout(None)
-        self._timer: asyncio.Handle | None = None
-
-    async def __aenter__(self) -> None:
-        if self._seconds is None:
-            return
-        await self._scope.__aenter__()
-        self._loop = asyncio.get_running_loop()
-        self._step = max(self._seconds / STEPS, MIN_STEP_SECONDS)
-        self._left, self._seen = self._seconds, self._loop.time()
-        self._look()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._seconds is not None:
-            await self._scope.__aexit__(kind, error, trace)
-
-    def _look(self) -> None:
-        took = self._loop.time() - self._seen
-        self._seen += took
-        self._left -= min(took, self._step)
-        if self._left > 0:
+    def look() -> None:
+        nonlocal left, seen, timer
+        took = loop.time() - seen
+        seen += took
+        left -= min(took, step)
+        if left > 0:
             # Half a step, because timers are always a little late.
-            self._timer = self._loop.call_later(self._step / 2, self._look)
+            timer = loop.call_later(step / 2, look)
         else:
             # After what the loop has just read for the task.
-            self._scope.reschedule(self._seen)
+            scope.reschedule(seen)
+
+    async with asyncio.timeout(None) as scope:
+        look()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()

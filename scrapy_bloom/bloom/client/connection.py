@@ -36,11 +36,7 @@ from scrapy_bloom.bloom.client.addresses import (
 from scrapy_bloom.bloom.client.addresses import label as label_of
 from scrapy_bloom.bloom.client.exchanges import explained, not_ready
 from scrapy_bloom.bloom.client.sentinels import Service
-from scrapy_bloom.bloom.errors import (
-    WORDS,
-    ConfigurationError,
-    rewording,
-)
+from scrapy_bloom.bloom.errors import WORDS, ConfigurationError, rewording
 
 if TYPE_CHECKING:
     from scrapy_bloom.bloom.client.embedded import EmbeddedServer

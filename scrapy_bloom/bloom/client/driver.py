@@ -6,34 +6,20 @@ connections are used here.
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from math import inf
 from typing import Any, TypeVar
 
 import redis
-from redis.cluster import PRIMARY, ClusterNode, RedisCluster
+from redis.cluster import PRIMARY, ClusterNode
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.bloom.client.addresses import user_of_client
-from scrapy_bloom.bloom.client.clients import check_client, connecting, this_thread
-from scrapy_bloom.bloom.client.exchanges import Exchanges, text_of
-from scrapy_bloom.bloom.client.routes import (
-    ONE_SERVER,
-    Address,
-    Command,
-    Replies,
-    Topology,
-    Wave,
-    Waves,
-)
-from scrapy_bloom.bloom.errors import (
-    WORDS,
-    BloomError,
-    is_of_rights,
-    reword,
-    showable,
-)
+from scrapy_bloom.bloom.client.clients import connecting, this_thread
+from scrapy_bloom.bloom.client.exchanges import BaseDriver, text_of
+from scrapy_bloom.bloom.client.routes import Address, Command, Replies, Wave, Waves
+from scrapy_bloom.bloom.errors import is_of_rights, showable
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Reply, Wait
 
@@ -50,8 +36,8 @@ _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionErro
 FAILURES = (redis.RedisError, OSError, *_UNREADABLE)
 
 
-class Driver:
-    """Runs operations on a synchronous client.
+class Driver(BaseDriver):
+    """Runs operations on a synchronous client: see ``BaseDriver``.
 
     The client's own time-outs bound each connection attempt and each reply. The time-out given here
     bounds an operation of several round trips. It is checked between them.
@@ -69,22 +55,12 @@ class Driver:
         round_trips: times that commands were sent and their replies awaited.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        label: object = "Redis",
-        timeout: float | None = None,
-        words: Mapping[str, str] = WORDS,
-    ) -> None:
-        check_client(client, is_async=False)
-        self.client = client
-        self.label = label
-        self._manager: Any = client.nodes_manager if isinstance(client, RedisCluster) else None
-        self._exchanges = exchanges_of(client, self._manager, label, words, timeout)
-        self._exchanger = None if self._manager else Exchanger(client.connection_pool)
-        self._timeout = timeout
-        self.may_connect = True
-        self.round_trips = 0
+    is_async = False
+    may_connect = True
+
+    @cached_property
+    def _exchanger(self) -> "Exchanger | None":
+        return None if self._manager else Exchanger(self.client.connection_pool)
 
     def run(self, steps: Operation[T], *, on_all_blocks: bool = False) -> T:
         """Run an operation to its end and return its result.
@@ -98,7 +74,7 @@ class Driver:
             StorageError: the server refused a command, or did not reply in time. Then it is unknown
                 whether the last commands were carried out.
         """
-        waves = self._exchanges.run(steps)
+        waves = self._carry_out(steps)
         return self._drive(waves, None if on_all_blocks else self._timeout)
 
     def exchange(self, frame: bytes) -> Reply | None:
@@ -120,14 +96,10 @@ class Driver:
         try:
             return Reply.parse(self._exchanger.exchange(frame))
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
-            if isinstance(error, NoScriptError) or "WRONGTYPE" in str(error):
+            is_unknown = isinstance(error, NoScriptError) or "WRONGTYPE" in str(error)
+            if is_unknown or is_of_rights(error):
                 return None
-            if is_of_rights(error):
-                return None
-            raise self._exchanges.explain(error) from showable(error)
-        except BloomError as error:
-            reword(error, self._exchanges.words)
-            raise
+            raise self.explain(error) from showable(error)
         finally:
             this_thread.may_connect = outer
 
@@ -138,7 +110,7 @@ class Driver:
             StorageError: as ``run`` does.
         """
         # INFO, because managed services refuse CONFIG.
-        return self._drive(self._exchanges.values("maxmemory_policy", "memory"), None)
+        return self._drive(self._values("maxmemory_policy", "memory"), None)
 
     def server_id(self) -> str:
         """Return the id of the server's process, of a cluster all; "" if unknown.
@@ -146,7 +118,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return self._drive(self._exchanges.values("run_id", "server"), None)
+        return self._drive(self._values("run_id", "server"), None)
 
     def infos(self, section: str) -> list[dict[str, str]]:
         """Return a section of the server's INFO, of a cluster that of each primary; [] if unknown.
@@ -154,7 +126,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return self._drive(self._exchanges.infos(section), None)
+        return self._drive(self._infos(section), None)
 
     def options(self, name: str) -> list[str]:
         """Return an option of the server, of a cluster that of each primary; [] if unknown.
@@ -162,7 +134,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        found = self._drive(self._exchanges.query("CONFIG", "GET", name), None)
+        found = self._drive(self._query("CONFIG", "GET", name), None)
         # A dict by RESP3.
         values = ([*one.values()] if isinstance(one, dict) else one[1:] for one in found)
         return [text_of(value) for value, *_ in filter(None, values)]
@@ -177,7 +149,7 @@ class Driver:
         Raises:
             StorageError: as ``run`` does.
         """
-        return self._drive(self._exchanges.wait(calls, wait), None)
+        return self._drive(self._wait(calls, wait), None)
 
     def keep_connection(self) -> None:
         """Keep the connection of ``exchange`` for the next one; ``run`` gives it back first."""
@@ -189,22 +161,17 @@ class Driver:
         if self._exchanger is not None:
             self._exchanger.give_back()
         left, most = (inf, inf) if timeout is None else (timeout, MAX_SHARE * timeout)
-
-        def exchange(wave: Wave) -> Replies:
-            nonlocal left
-            if left <= 0:  # nothing more is sent
-                raise TimeoutError("timed out: the operation has used up its time")
-            begin = time.monotonic()
-            replies = self._exchange(wave)
-            left -= min(time.monotonic() - begin, most)
-            return replies
-
-        with self._exchanges.explaining(), connecting(allowed=self.may_connect):
+        with self._explaining(), connecting(allowed=self.may_connect):
             try:
                 wave = next(waves)
                 while True:
+                    if left <= 0:  # nothing more is sent
+                        raise TimeoutError("timed out: the operation has used up its time")
+                    begin = time.monotonic()
+                    replies = [self._exchange(wave)]
+                    left -= min(time.monotonic() - begin, most)
                     # Not held here: replies may be large, and are parsed into others.
-                    wave = waves.send(exchange(wave))
+                    wave = waves.send(replies.pop())
             except StopIteration as stop:
                 result: T = stop.value
                 return result
@@ -269,18 +236,6 @@ class Driver:
         if node.redis_connection is None:
             self._manager.create_redis_connections([node])
         return node.redis_connection.connection_pool
-
-
-def exchanges_of(
-    client: Any, manager: Any, label: object, words: Mapping[str, str], timeout: float | None
-) -> Exchanges:
-    """Return the exchanges of a client of either kind; a server's has no manager of nodes."""
-    words = {**words, "user": user_of_client(client), "server": str(label)}
-    topology: Topology = ONE_SERVER
-    if manager is not None:
-        startup = [Address(node.host, int(node.port)) for node in manager.startup_nodes.values()]
-        topology = Topology(startup, manager.remap_host_port)
-    return Exchanges(topology, label, words, timeout)
 
 
 class Exchanger:

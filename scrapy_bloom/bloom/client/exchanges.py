@@ -1,16 +1,19 @@
-"""What an operation sends to a server or a cluster, and what its replies mean. No I/O.
+"""What drivers have in common: what an operation sends, and what the replies mean. No I/O.
 
-Each method is a generator, as in ``routes.py``: a driver sends its waves, and returns the replies.
+Its methods are generators, as in ``routes.py``: a driver sends their waves and returns the replies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import redis
 from redis.exceptions import AskError, RedisClusterException, TryAgainError
 
+from scrapy_bloom.bloom.client.addresses import user_of_client
+from scrapy_bloom.bloom.client.clients import check_client
 from scrapy_bloom.bloom.client.routes import (
+    ONE_SERVER,
     PATIENCE_SECONDS,
     Address,
     Command,
@@ -25,6 +28,7 @@ from scrapy_bloom.bloom.client.routes import (
     slot_of,
 )
 from scrapy_bloom.bloom.errors import (
+    WORDS,
     BloomError,
     NotReadyError,
     RightsError,
@@ -45,29 +49,44 @@ T = TypeVar("T")
 TYPES = dict.fromkeys((":ring", ":header", ":claims"), "hash") | {":heartbeats": "zset"}
 
 
-class Exchanges:
-    """Turns operations into waves.
+class BaseDriver:
+    """Turns operations into waves, which ``Driver`` and ``AsyncDriver`` send.
 
     Args:
-        topology: which node has which slot.
+        client: of a server or a cluster.
         label: the server's address for error messages, without credentials; its text may change.
+        timeout: seconds of an operation; None for no limit.
         words: what remedies name, as in ``errors.WORDS``.
-        timeout: seconds of an operation, for what may end soon by itself; None for no limit.
+
+    Attributes:
+        round_trips: times that commands were sent and their replies awaited.
+        topology: which node has which slot.
     """
+
+    is_async: ClassVar[bool]
 
     def __init__(
         self,
-        topology: Topology,
-        label: object,
-        words: Mapping[str, str],
+        client: Any,
+        label: object = "Redis",
         timeout: float | None = None,
+        words: Mapping[str, str] = WORDS,
     ) -> None:
-        self.topology = topology
-        self.label, self.words = label, words
+        check_client(client, is_async=self.is_async)
+        self.client, self.label, self._timeout = client, label, timeout
+        self.words = {**words, "user": user_of_client(client), "server": str(label)}
+        #: Of a cluster, redis-py's manager of its nodes.
+        self._manager: Any = getattr(client, "nodes_manager", None)
+        self.topology: Topology = ONE_SERVER
+        if self._manager is not None:
+            nodes = self._manager.startup_nodes.values()
+            startup = [Address(node.host, int(node.port)) for node in nodes]
+            self.topology = Topology(startup, self._manager.remap_host_port)
         # Less than the time-out, so that the reason of the pauses becomes the error.
         self._patience = PATIENCE_SECONDS if timeout is None else 0.75 * timeout
+        self.round_trips = 0
 
-    def run(self, steps: Operation[T]) -> Waves[T]:
+    def _carry_out(self, steps: Operation[T]) -> Waves[T]:
         """Carry out an operation to its end; return its result.
 
         Args:
@@ -92,11 +111,11 @@ class Exchanges:
             result: T = stop.value
             return result
 
-    def query(self, *words: str) -> Waves[list[Any]]:
+    def _query(self, *words: str) -> Waves[list[Any]]:
         """Return the replies of all primaries to a command; [] if one refuses it.
 
         Raises:
-            StorageError: as ``run`` does.
+            StorageError: as ``_carry_out`` does.
         """
         replies = yield from ask_primaries(self.topology, Command(words))
         if any(map(is_refusal, replies)):
@@ -104,13 +123,13 @@ class Exchanges:
         self._refuse_failures(replies)
         return replies
 
-    def infos(self, section: str) -> Waves[list[dict[str, str]]]:
+    def _infos(self, section: str) -> Waves[list[dict[str, str]]]:
         """Return the values of INFO, of each primary; [] if one refuses it.
 
         Raises:
-            StorageError: as ``run`` does, or what has answered is not Redis.
+            StorageError: as ``_carry_out`` does, or what has answered is not Redis.
         """
-        replies = yield from self.query("INFO", section)
+        replies = yield from self._query("INFO", section)
         if not all(isinstance(reply, bytes | str) for reply in replies):
             raise self.explain(redis.InvalidResponse("INFO is answered by something else"))
         return [
@@ -118,16 +137,16 @@ class Exchanges:
             for reply in replies
         ]
 
-    def values(self, name: str, section: str) -> Waves[str]:
+    def _values(self, name: str, section: str) -> Waves[str]:
         """Return the different values of a name in INFO, separated by commas; "" if unknown.
 
         Raises:
-            StorageError: as ``infos`` does.
+            StorageError: as ``_infos`` does.
         """
-        infos = yield from self.infos(section)
+        infos = yield from self._infos(section)
         return ",".join(sorted({info[name] for info in infos if name in info}))
 
-    def wait(self, calls: Sequence[Call], wait: Wait) -> Waves[Acknowledged]:
+    def _wait(self, calls: Sequence[Call], wait: Wait) -> Waves[Acknowledged]:
         """Make calls, and wait until replicas have what was written before.
 
         Args:
@@ -135,10 +154,10 @@ class Exchanges:
             wait: for how many replicas, and how long.
 
         Raises:
-            StorageError: as ``run`` does.
+            StorageError: as ``_carry_out`` does.
         """
         calls = calls if self.topology.is_cluster else calls[:1]
-        command = Command(wait.command())
+        command = Command(("WAIT", wait.replicas, wait.milliseconds))
         replies, waited = yield from dispatch_and_wait(self.topology, calls, command)
         # A server that does not know WAIT has answered.
         waited = [reply.error if is_refusal(reply) else reply for reply in waited]
@@ -150,7 +169,7 @@ class Exchanges:
 
         Raises:
             RightsError: names the rights that are missing, as far as that can be found out.
-            StorageError: as ``run`` does.
+            StorageError: as ``_carry_out`` does.
         """
         try:
             return (yield from self._replies(calls))
@@ -194,7 +213,7 @@ class Exchanges:
     # -- failures --
 
     @contextmanager
-    def explaining(self) -> Iterator[None]:
+    def _explaining(self) -> Iterator[None]:
         """Raise what callers handle for what a client raises in a ``with`` block."""
         try:
             yield

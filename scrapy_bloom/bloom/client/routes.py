@@ -10,13 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import redis
 from redis.crc import key_slot
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    MovedError,
-    NoScriptError,
-    TryAgainError,
-)
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call
 

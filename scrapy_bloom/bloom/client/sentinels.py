@@ -80,9 +80,9 @@ class Service:
             return f"{self.name} at {self._named}"
         return label(self.of_servers, self.sentinels, self.name)
 
-    def is_primary(self, address: Address) -> bool:
-        """Whether a server is the primary, as far as this process knows."""
-        return address == self._primary
+    def has_moved(self, address: Address | None) -> bool:
+        """Whether another server than this is the primary, as far as this process knows."""
+        return address is not None and address != self._primary
 
     @contextmanager
     def noting(self, address: Address | None) -> Iterator[None]:

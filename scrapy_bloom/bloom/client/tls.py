@@ -51,11 +51,7 @@ _REFUSED = "which OpenSSL refuses: {reason}"
 _STEPS: tuple[_Step, ...] = (
     ("ssl_ca_certs", lambda context, file: context.load_verify_locations(file), _NO_CERTIFICATE),
     ("ssl_ca_data", lambda context, it: context.load_verify_locations(cadata=it), _NO_CERTIFICATE),
-    (
-        "ssl_ca_path",
-        _load_directory,
-        "which is no directory: correct the path",
-    ),
+    ("ssl_ca_path", _load_directory, "which is no directory: correct the path"),
     ("ssl_certfile", _check_certificate, _NO_CERTIFICATE),
     ("ssl_include_verify_flags", _set_flags, _REFUSED),
     ("ssl_exclude_verify_flags", _remove_flags, _REFUSED),

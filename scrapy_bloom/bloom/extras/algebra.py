@@ -20,14 +20,7 @@ from scrapy_bloom.bloom.errors import (
     SaturatedError,
     StorageError,
 )
-from scrapy_bloom.bloom.extras.bitmaps import (
-    Contents,
-    estimated,
-    intersect,
-    merge,
-    shared,
-    unite,
-)
+from scrapy_bloom.bloom.extras.bitmaps import Contents, estimated, intersect, merge, shared, unite
 from scrapy_bloom.bloom.extras.file import Block, Chunk, spans
 from scrapy_bloom.bloom.extras.install import Run, installing
 from scrapy_bloom.bloom.extras.save import RefusedError, call_all, read_layer

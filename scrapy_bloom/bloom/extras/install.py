@@ -14,7 +14,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Protocol, TypeVar
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError, shown
@@ -27,14 +26,9 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import scripts
-from scrapy_bloom.bloom.protocol.ring_store import (
-    UNFINISHED,
-    Operation,
-    StoredFilter,
-    last_expiry,
-)
+from scrapy_bloom.bloom.protocol.ring_store import UNFINISHED, Operation, StoredFilter, last_expiry
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, on_full_server
-from scrapy_bloom.bloom.protocol.swaps import Drop, Swap
+from scrapy_bloom.bloom.protocol.swaps import Drop, Swap, in_parts
 
 T = TypeVar("T")
 
@@ -105,13 +99,13 @@ class Installer(StoredFilter):
         for layer in ring.layers:
             arguments = (layer.name, layer.memory, block.counts[layer.name], self._until)
             yield from self._make([self._call("allocate", ring, layer, *arguments)])
-        calls = (
+        writes = (
             self._call("write_range", ring, layer, layer.memory, offset, data)
             for layer, offset, data in block.chunks
             if data.strip(b"\0")
         )
-        while batch := list(islice(calls, CHUNKS_PER_ROUND)):
-            yield from self._make(batch)
+        for calls in in_parts(writes, CHUNKS_PER_ROUND):
+            yield from self._make(calls)
 
     def finish(self) -> Operation[None]:
         """Make it a filter: all of it, at once.
@@ -152,15 +146,15 @@ class Installer(StoredFilter):
             for ring in self._rings
             for layer in ring.layers
         )
-        while batch := list(islice(looks, CHUNKS_PER_ROUND * BLOCKS_PER_ROUND)):
-            yield from self._make(batch)
+        for calls in in_parts(looks, CHUNKS_PER_ROUND * BLOCKS_PER_ROUND):
+            yield from self._make(calls)
 
     def _mark(self, version: str) -> Operation[bool]:
         """Give all rings a nonce and the expiries of a filter; return whether they were there."""
         before, self._version = self._version, version
-        whole, rings = True, iter(self._rings)
-        while batch := list(islice(rings, BLOCKS_PER_ROUND)):
-            replies = yield [self._finish_call(ring, before) for ring in batch]
+        whole = True
+        for rings in in_parts(self._rings, BLOCKS_PER_ROUND):
+            replies = yield [self._finish_call(ring, before) for ring in rings]
             # A client that sends a command again finds that it was carried out.
             whole = whole and all(
                 reply.status == "ok" or reply.version == version for reply in replies

@@ -7,21 +7,16 @@ not saved: they belong to a crawl.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from scrapy_bloom.bloom.errors import ArchiveError, StorageError
-from scrapy_bloom.bloom.extras.file import (
-    CHUNKS_PER_ROUND,
-    MAX_LAYERS,
-    ArchiveWriter,
-    spans,
-)
+from scrapy_bloom.bloom.extras.file import CHUNKS_PER_ROUND, MAX_LAYERS, ArchiveWriter, spans
 from scrapy_bloom.bloom.model.generations import Counts, Layer
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply, load
+from scrapy_bloom.bloom.protocol.swaps import in_parts
 
 #: Called with the bytes of bitmaps done and in all, about.
 Progress = Callable[[int, int], object]
@@ -40,8 +35,7 @@ class RefusedError(Exception):
 def call_all(calls: Sequence[Call], status: str) -> Operation[list[Reply]]:
     """Make calls, a few in a round trip; another status raises a RefusedError."""
     replies: list[Reply] = []
-    rest = iter(calls)
-    while batch := list(islice(rest, CHUNKS_PER_ROUND)):
+    for batch in in_parts(calls, CHUNKS_PER_ROUND):
         for reply in (yield batch):
             if reply.status != status:
                 raise RefusedError(reply)

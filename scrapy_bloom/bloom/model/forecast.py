@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.generations import Config, Counts, lost_by_discard_from, saturated_in
@@ -48,29 +49,23 @@ class Load:
     unrecorded: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a filter will take and do.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a filter is made with.
 
     Args:
-        capacity: URLs a generation takes before it grows.
-        capacity_in_all: URLs that all generations take together.
-        error_rate: bound on the false-positive rate.
+        capacity: URLs a new generation takes before it grows.
+        capacity_in_all: URLs that all generations of the window take together before one grows, if
+            all of them are made so.
+        error_rate: the bound on its false-positive rate that was asked for.
         window: how long URLs are remembered; None for ever.
-        period: how often the filter rotates; None for never.
-        recrawl: when a page is crawled again, in words.
-        ring: order of the ring.
-        counting: whether there are counters instead of bits, so that URLs can be discarded.
+        period: how often it rotates; None for never.
+        ring: order of its ring.
+        counting: whether it has counters instead of bits, so that URLs can be discarded.
         growth: size of the next layer in sizes of the last one; 0 never grows.
         max_memory: bytes beyond which no layer is added; None for no limit.
-        generations: generations that live at once.
         blocks: number of blocks.
         num_hashes: bits a URL sets in a layer.
-        num_bits: bits of a block's first bitmap; counters, if it has those.
-        opened_memory: bytes of one generation as it is opened.
-        missed_at_most: new URLs taken for seen in a window at capacity, if the error rate were at
-            its bound from the first URL to the last.
-        loads: at capacity, and beyond.
     """
 
     capacity: int
@@ -78,14 +73,47 @@ class Forecast:
     error_rate: float
     window: str | None
     period: str | None
-    recrawl: str
     ring: str
     counting: bool
     growth: float
     max_memory: int | None
-    generations: int
     blocks: int
     num_hashes: int
+
+
+def sizes(header: Header, config: Config) -> dict[str, Any]:
+    """Return the fields of ``Sizes``."""
+    return {
+        "capacity": config.capacity,
+        "capacity_in_all": config.capacity_in_all(header.order),
+        "error_rate": config.error_rate,
+        "window": config.window,
+        "period": config.period,
+        "ring": header.order,
+        "counting": header.counting,
+        "growth": config.growth,
+        "max_memory": config.max_memory,
+        "blocks": header.blocks,
+        "num_hashes": len(header.seeds),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast(Sizes):
+    """What a filter will take and do.
+
+    Args:
+        recrawl: when a page is crawled again, in words.
+        generations: generations that live at once.
+        num_bits: bits of a block's first bitmap; counters, if it has those.
+        opened_memory: bytes of one generation as it is opened.
+        missed_at_most: new URLs taken for seen in a window at capacity, if the error rate were at
+            its bound from the first URL to the last.
+        loads: at capacity, and beyond.
+    """
+
+    recrawl: str
+    generations: int
     num_bits: int
     opened_memory: int
     missed_at_most: float
@@ -100,19 +128,9 @@ def forecast(header: Header, config: Config) -> Forecast:
     """
     first = Ring.fresh(header, config, _START, run="0").active.layers[0]
     return Forecast(
-        capacity=config.capacity,
-        capacity_in_all=config.capacity_in_all(header.order),
-        error_rate=config.error_rate,
-        window=config.window,
-        period=config.period,
+        **sizes(header, config),
         recrawl=recrawl(config.schedule),
-        ring=header.order,
-        counting=header.counting,
-        growth=config.growth,
-        max_memory=config.max_memory,
         generations=config.slots,
-        blocks=header.blocks,
-        num_hashes=len(header.seeds),
         num_bits=first.num_bits,
         opened_memory=header.blocks * first.memory,
         missed_at_most=config.error_rate * config.capacity * config.tested(header.order),

@@ -29,7 +29,6 @@ class Header:
             and tests the oldest.
         stagger: whether the blocks rotate one after the other, spread over the period.
         counting: whether layers hold counters instead of bits, so that URLs can be discarded.
-        format: version of the stored data.
     """
 
     id: str
@@ -39,13 +38,12 @@ class Header:
     order: str = WRITE_NEWEST
     stagger: bool = False
     counting: bool = False
-    format: int = FORMAT
 
     def to_fields(self) -> dict[str, str]:
         """Return the fields of the header's Redis HASH."""
         return {
             "id": self.id,
-            "format": str(self.format),
+            "format": str(FORMAT),
             "blocks": str(self.blocks),
             "seeds": json.dumps(self.seeds),
             "fingerprinter": self.fingerprinter,

@@ -24,8 +24,6 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server, on_known_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
-MINE, OTHERS = Verdict.MINE, Verdict.OTHERS
-UNKEPT, MINE_UNKEPT = Verdict.UNKEPT, Verdict.MINE_UNKEPT
 #: Fingerprints of requests that are kept, but not remembered, begin so.
 KEPT = b"kept:"
 

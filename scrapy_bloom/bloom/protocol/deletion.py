@@ -9,7 +9,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol.membership import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import MAX_RACES, Operation, StoredFilter
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import MAX_BYTES, Drop, in_waves
 
@@ -135,7 +135,5 @@ def _find_bitmaps(
 def note_windows(session: FilterSession, names: Sequence[str]) -> Operation[set[str]]:
     """Note the windows whose filters belong to this one; return all that were noted before."""
     yield from session.ensure_open()
-    keys = (session.keys.header(), session.keys.ring(0))
-    script = on_full_server(load("header")) if names else load("header")
-    (reply,) = yield [Call(script, keys, ("", *names))]
+    (reply,) = yield [session.header_call("", *names)]
     return {name.removeprefix(_WINDOW) for name in reply.fields if name.startswith(_WINDOW)}

@@ -2,12 +2,11 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum, sqrt
-from typing import Any
 
-from scrapy_bloom.bloom import validators
+from scrapy_bloom.bloom.model.forecast import Sizes, sizes
 from scrapy_bloom.bloom.model.generations import (
     Counts,
     Generation,
@@ -17,7 +16,7 @@ from scrapy_bloom.bloom.model.generations import (
     saturated_in,
 )
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.membership import MAX_URLS_PER_ROUND, contains
+from scrapy_bloom.bloom.protocol.membership import contains
 from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
@@ -54,27 +53,15 @@ class GenerationInfo:
         return self.count / self.capacity
 
 
-@dataclass(frozen=True, slots=True)
-class FilterInfo:
-    """What a filter is and holds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterInfo(Sizes):
+    """What a filter is and holds, and what it is made with (``Sizes``).
 
     Args:
         key: its key prefix in Redis.
-        capacity: items a new generation takes before it grows.
-        capacity_in_all: items that all generations of the window take together before one grows, if
-            all of them are made so.
-        error_rate: the bound on its false-positive rate that was asked for.
         has_configured_sizes: whether the active generations were made for that capacity and error
             rate. Else these hold from the next generation on, without a window the next layer.
-        window: how long items are remembered; None for ever.
-        period: how often it rotates; None for never.
-        ring: order of its ring.
         stagger: whether its blocks rotate one after the other.
-        counting: whether it has counters, so that items can be discarded.
-        growth: size of the next layer in sizes of the last one; 0 never grows.
-        max_memory: bytes beyond which no layer is added; None for no limit.
-        blocks: number of blocks.
-        num_hashes: bits an item sets in a layer.
         num_bits: bits of all its bitmaps; counters, if it has those.
         count: items remembered.
         estimated_error_rate: false-positive rate at this count.
@@ -91,19 +78,8 @@ class FilterInfo:
     """
 
     key: str
-    capacity: int
-    capacity_in_all: int
-    error_rate: float
     has_configured_sizes: bool
-    window: str | None
-    period: str | None
-    ring: str
     stagger: bool
-    counting: bool
-    growth: float
-    max_memory: int | None
-    blocks: int
-    num_hashes: int
     num_bits: int
     count: int
     estimated_error_rate: float
@@ -149,20 +125,10 @@ def describe(
     rings = [(snapshot.rings[number], snapshot.counts[number]) for number in chosen]
     header, config, k = snapshot.header, rings[0][0].config, len(snapshot.header.seeds)
     return FilterInfo(
+        **sizes(header, config),
         key=key,
-        capacity=config.capacity,
-        capacity_in_all=config.capacity_in_all(header.order),
-        error_rate=config.error_rate,
         has_configured_sizes=all(ring.has_configured_sizes for ring, _ in rings),
-        window=config.window,
-        period=config.period,
-        ring=header.order,
         stagger=header.stagger,
-        counting=header.counting,
-        growth=config.growth,
-        max_memory=config.max_memory,
-        blocks=header.blocks,
-        num_hashes=k,
         num_bits=sum(layer.num_bits for ring, _ in rings for layer in ring.layers),
         count=sum(ring.count(counts) for ring, counts in rings),
         estimated_error_rate=_mean(ring.error_rate(counts) for ring, counts in rings),
@@ -271,19 +237,6 @@ class Measurement:
         # At the ends rounding may miss 0, 1 and the rate itself.
         low, high = (middle - spread) / scale, (middle + spread) / scale
         return max(0.0, min(low, rate)), min(1.0, max(high, rate))
-
-
-def rounds(probes: Any) -> Iterator[int]:
-    """Split a number of probes into rounds of bounded size.
-
-    Raises:
-        ConfigurationError: it is no number of probes.
-    """
-    left = validators.whole_number("probes", probes, 1, MAX_PROBES, "how many random items to test")
-    while left:
-        size = min(left, MAX_URLS_PER_ROUND)
-        yield size
-        left -= size
 
 
 def probe(session: FilterSession, count: int) -> Operation[int]:

@@ -212,11 +212,7 @@ def _read(
 
 
 def pack(
-    session: FilterSession,
-    block: int,
-    entries: Entries,
-    chunks: Sequence[LedgerChunk],
-    nonce: str,
+    session: FilterSession, block: int, entries: Entries, chunks: Sequence[LedgerChunk], nonce: str
 ) -> Operation[bool]:
     """Replace entries by chunks; return whether no other client has done so.
 

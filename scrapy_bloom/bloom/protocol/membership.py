@@ -12,6 +12,7 @@ from scrapy_bloom.bloom.protocol.cached_ring import BY_CODE, NO_ROOM, CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, count_round
 from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
+from scrapy_bloom.bloom.protocol.swaps import in_parts
 
 T = TypeVar("T")
 #: URLs whose calls are sent together.
@@ -19,8 +20,7 @@ MAX_URLS_PER_ROUND = 8_192
 #: Claims ended, or pages added to a ledger, in one call.
 MAX_PER_CALL = 256
 
-NEW, SEEN, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNRECORDED
-UNCOUNTED, UNKNOWN = Verdict.UNCOUNTED, Verdict.UNKNOWN.value
+UNKNOWN = Verdict.UNKNOWN.value
 #: Characters of the verdicts in a reply of ``add``, ``count`` or ``claim``.
 VERDICTS = "".join(BY_CODE)
 #: Character in a reply of ``contains`` or ``discard``: the item seems to be there.
@@ -51,10 +51,7 @@ MakeFrame = Callable[[CachedRing, bytes], bytes]
 
 
 def add(
-    session: FilterSession,
-    items: Sequence[bytes],
-    *,
-    if_absent: bool = True,
+    session: FilterSession, items: Sequence[bytes], *, if_absent: bool = True
 ) -> Operation[list[Verdict]]:
     """Test and set: NEW, SEEN, UNRECORDED or UNCOUNTED per item.
 
@@ -188,9 +185,8 @@ def ask(session: FilterSession, items: Sequence[bytes], make_call: MakeCall) -> 
     """
     verdicts = [UNKNOWN] * len(items)
     try:
-        for start in range(0, len(items), MAX_URLS_PER_ROUND):
-            part = range(start, min(start + MAX_URLS_PER_ROUND, len(items)))
-            yield from _ask_part(session, items, part, make_call, verdicts)
+        for places in in_parts(range(len(items)), MAX_URLS_PER_ROUND):
+            yield from _ask_part(session, items, places, make_call, verdicts)
     except StorageError as error:
         # Whether there is no room is not known either: a block may have grown.
         error.verdicts = "".join(UNKNOWN if one in NO_ROOM else one for one in verdicts)
@@ -201,12 +197,12 @@ def ask(session: FilterSession, items: Sequence[bytes], make_call: MakeCall) -> 
 def _ask_part(
     session: FilterSession,
     items: Sequence[bytes],
-    places: Sequence[int],
+    pending: list[int],
     make_call: MakeCall,
     verdicts: list[str],
 ) -> Operation[None]:
     """Fill in the characters of the items in some places."""
-    pending, wasted = list(places), 0
+    wasted = 0
     while pending:
         yield from session.ensure_open()
         batches = _batches(session, items, pending)
@@ -260,8 +256,8 @@ def by_block(session: FilterSession, items: Iterable[bytes]) -> Operation[dict[i
 def parts_of(blocks: Mapping[int, Sequence[T]]) -> Iterator[tuple[int, Sequence[T]]]:
     """Yield what there is of each block in parts that one call ends or adds, with the block."""
     for block, all_of_it in blocks.items():
-        for start in range(0, len(all_of_it), MAX_PER_CALL):
-            yield block, all_of_it[start : start + MAX_PER_CALL]
+        for part in in_parts(all_of_it, MAX_PER_CALL):
+            yield block, part
 
 
 def _batches(
@@ -270,16 +266,12 @@ def _batches(
     """Sort items by block, in calls of bounded size; items of a block keep their order."""
     by_block: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for place in places:
-        held, packed = locate(session, items[place])
-        assert held is not None  # noqa: S101 - the session is complete
-        by_block[held.ring.block].append((place, packed))
-    return [
-        BlockBatch(
-            session.held[block],
-            [place for place, _ in members[start : start + size]],
-            b"".join(packed for _, packed in members[start : start + size]),
-        )
-        for block, members in by_block.items()
-        for size in (session.held[block].max_urls,)
-        for start in range(0, len(members), size)
-    ]
+        block, hashes = session.hasher.hashes(items[place])
+        by_block[block].append((place, session.held[block].pack(hashes)))
+    batches = []
+    for block, members in by_block.items():
+        held = session.held[block]
+        for part in in_parts(members, held.max_urls):
+            packed = b"".join(offsets for _, offsets in part)
+            batches.append(BlockBatch(held, [place for place, _ in part], packed))
+    return batches

@@ -10,14 +10,7 @@ from importlib import resources
 
 from scrapy_bloom.bloom.errors import RightsError, shown
 from scrapy_bloom.bloom.model.keys import Keys, escape
-from scrapy_bloom.bloom.protocol.scripts import (
-    WRITES,
-    Call,
-    Commands,
-    Reply,
-    commands_in,
-    load,
-)
+from scrapy_bloom.bloom.protocol.scripts import WRITES, Call, Commands, Reply, commands_in, load
 
 #: Uses of a filter.
 CRAWL, READ, DELETE, EXPORT, IMPORT, SETS = "crawl", "read", "delete", "export", "import", "sets"

@@ -64,7 +64,7 @@ class Snapshot:
     now: int
 
 
-def _ignore(*_: object) -> None:
+def ignore(*_: object) -> None:
     """Stands for a caller who wants no events."""
 
 
@@ -76,7 +76,7 @@ class StoredFilter:
         notify: called with what happens to rings.
     """
 
-    def __init__(self, keys: Keys, notify: Notify = _ignore) -> None:
+    def __init__(self, keys: Keys, notify: Notify = ignore) -> None:
         self.keys, self.notify = keys, notify
         self.header: Header | None = None
         self.held: dict[int, CachedRing] = {}
@@ -148,12 +148,13 @@ class StoredFilter:
                     swaps.append(Swap(reply.version, new, old, lost))
             lost_races |= yield from self._swap(swaps)
             for swap in swaps:
-                if swap.block in lost_races:
+                ring, before = swap.ring, swap.old
+                if ring.block in lost_races or before is None:
                     continue
-                if swap.is_rotation and not quiet:
-                    self.notify(ROTATED, swap.ring)
-                elif swap.is_growth:
-                    self.notify(GROWN, swap.ring)
+                if ring.active.number > before.active.number and not quiet:
+                    self.notify(ROTATED, ring)
+                elif len(ring.layers) > len(before.layers):
+                    self.notify(GROWN, ring)
         return lost_races
 
     # -- calls --
@@ -180,16 +181,18 @@ class StoredFilter:
         (reply,) = yield [self.header_call(until)]
         return reply
 
-    def header_call(self, until: int | str) -> Call:
+    def header_call(self, until: int | str, *windows: str) -> Call:
         """Return the call that reads the header, with the ring of block 0.
 
         Args:
             until: Unix time until which the header has to live at least, 0 for ever; "" changes
                 nothing.
+            windows: are noted in it.
         """
-        keys = (self.keys.header(), self.keys.ring(0))
-        script = load("header") if until == "" else on_full_server(load("header"))
-        return Call(script, keys, (until,))
+        keys, script = (self.keys.header(), self.keys.ring(0)), load("header")
+        if windows or until != "":
+            script = on_full_server(script)
+        return Call(script, keys, (until, *windows))
 
     def read_call(self, block: int) -> Call:
         """Return the call that reads a ring with its counts."""
@@ -282,10 +285,10 @@ class StoredFilter:
             drops = list[Drop]()
             for (swap, version), reply in zip(sent, replies, strict=True):
                 if reply.status != "ok":
-                    self._hold(swap.block, reply, self.header)
-                    lost_races.add(swap.block)
+                    self._hold(swap.ring.block, reply, self.header)
+                    lost_races.add(swap.ring.block)
                     continue
-                self.held[swap.block] = CachedRing(version, swap.ring, self.keys)
+                self.held[swap.ring.block] = CachedRing(version, swap.ring, self.keys)
                 drops += swap.drops(self.keys, version)
             yield from self.drop(drops)
         return lost_races
@@ -301,10 +304,7 @@ class StoredFilter:
 
 
 def snapshot_of(
-    stored: StoredFilter,
-    header: Header,
-    replies: Mapping[int, Reply],
-    rings: Mapping[int, Ring],
+    stored: StoredFilter, header: Header, replies: Mapping[int, Reply], rings: Mapping[int, Ring]
 ) -> Snapshot:
     """Return a filter with its rings as of now, of what was read of them."""
     now = max(reply.now for reply in replies.values())

@@ -104,10 +104,6 @@ class Wait(NamedTuple):
     replicas: int
     milliseconds: int
 
-    def command(self) -> tuple[Argument, ...]:
-        """Return the command."""
-        return ("WAIT", self.replicas, self.milliseconds)
-
 
 class Acknowledged(NamedTuple):
     """What the primaries answered to WAIT.

@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.options import FilterOptions
+from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import (
@@ -32,6 +32,7 @@ from scrapy_bloom.bloom.protocol.ring_store import (
     Snapshot,
     StoredFilter,
     count_round,
+    ignore,
     last_expiry,
     snapshot_of,
 )
@@ -45,13 +46,12 @@ class FilterSession(StoredFilter):
     Args:
         keys: the filter's keys.
         wanted: what the user asks for.
-        default: configuration of a filter that is created without any.
         notify: called with what happens to rings.
     """
 
-    def __init__(self, keys: Keys, wanted: FilterOptions, default: Config, notify: Notify) -> None:
+    def __init__(self, keys: Keys, wanted: FilterOptions, notify: Notify = ignore) -> None:
         super().__init__(keys, notify)
-        self.wanted, self.default = wanted, default
+        self.wanted = wanted
         #: How items are placed under the header.
         self.hasher: Hasher
         #: The configuration that was stored before the user's was applied, if they differed.
@@ -62,15 +62,6 @@ class FilterSession(StoredFilter):
         self.now = 0
         #: Per block, the nonce of a ring that is full and cannot grow.
         self._stuck: dict[int, str] = {}
-
-    def twin(self) -> "FilterSession":
-        """Return another session of the filter that holds the same rings."""
-        twin = FilterSession(self.keys, self.wanted, self.default, self.notify)
-        if self.header is not None and self._is_configured:
-            twin.header, twin.hasher, twin.now = self.header, self.hasher, self.now
-            twin.held = dict(self.held)
-            twin._is_applied = twin._is_configured = True
-        return twin
 
     # -- opening --
 
@@ -154,8 +145,8 @@ class FilterSession(StoredFilter):
 
     def _create_header(self, ring: Ring | None, reply: Reply) -> Operation[None]:
         if ring is None:
-            header = self.header or self.wanted.new_header(self.default)
-            ring = Ring.fresh(header, self.wanted.config(self.default), reply.now)
+            header = self.header or self.wanted.new_header()
+            ring = Ring.fresh(header, self.wanted.config(DEFAULTS), reply.now)
         # What this client holds may have expired long ago: with its end, so would the header.
         expiry = max(ring.expiry, ring.cleared(reply.now).expiry)
         (answer,) = yield [self.create_call(ring.header, reply.version, expiry)]
@@ -176,7 +167,7 @@ class FilterSession(StoredFilter):
         if like is not None:
             ring = like.sibling(block, reply.now)
         else:
-            config = self.wanted.config(self.default)
+            config = self.wanted.config(DEFAULTS)
             ring = Ring.fresh(header, config, reply.now, block=block, run=self.wanted.run)
         other = None
         if reply.state:

@@ -6,6 +6,7 @@ is sent in one round trip, is small: it holds the server for a few milliseconds 
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from scrapy_bloom.bloom.model import ring_codec
@@ -83,21 +84,6 @@ class Swap:
     lost: Collection[str] = ()
 
     @property
-    def block(self) -> int:
-        """The block."""
-        return self.ring.block
-
-    @property
-    def is_rotation(self) -> bool:
-        """Whether it opens a generation."""
-        return self.old is not None and self.ring.active.number > self.old.active.number
-
-    @property
-    def is_growth(self) -> bool:
-        """Whether it adds a layer."""
-        return self.old is not None and len(self.ring.layers) > len(self.old.layers)
-
-    @property
     def memory(self) -> int:
         """Bytes of the bitmaps that it allocates."""
         there = self._there
@@ -124,14 +110,15 @@ class Swap:
             triples += [name, *values]
         expiry = self.ring.expiry and max(self.ring.expiry, least)
         arguments = (self.version, version, ring_codec.dump(self.ring), expiry, *triples)
-        names = (keys.layer(self.block, name) for name in bitmaps)
-        return Call(load("swap"), (keys.ring(self.block), *names), arguments)
+        block = self.ring.block
+        names = (keys.layer(block, name) for name in bitmaps)
+        return Call(load("swap"), (keys.ring(block), *names), arguments)
 
     def drops(self, keys: Keys, version: str) -> list[Drop]:
         """Return the bitmaps that are no longer needed under the new ring's nonce."""
-        names = {layer.name for layer in self.ring.layers}
+        block, names = self.ring.block, {layer.name for layer in self.ring.layers}
         return [
-            Drop(self.block, keys.layer(self.block, layer.name), version, layer.memory)
+            Drop(block, keys.layer(block, layer.name), version, layer.memory)
             for layer in (self.old.layers if self.old else ())
             if layer.name not in names
         ]
@@ -140,6 +127,13 @@ class Swap:
     def _there(self) -> set[object]:
         layers = self.old.layers if self.old else ()
         return {layer for layer in layers if layer.name not in self.lost}
+
+
+def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Divide items into lists of one size; the last may be shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 def in_waves(items: Iterable[T], memory: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:

@@ -17,13 +17,13 @@ from fuzz.mutate import ODD, json_text
 from fuzz.target import Target
 from fuzz.targets.archives import saved
 from fuzz.targets.rings import NOW, rings
-from scrapy_bloom.bloom.base import BaseFilter
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.extras import algebra
 from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter
 from scrapy_bloom.bloom.extras.install import Run, load
 from scrapy_bloom.bloom.extras.save import save
-from scrapy_bloom.bloom.methods import complete
+from scrapy_bloom.bloom.methods import FilterMethods
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
@@ -48,7 +48,7 @@ class StoppedError(Exception):
     """An operation has gone on for long enough."""
 
 
-class Offline(BaseFilter):
+class Offline(FilterMethods):
     """A filter whose operations are driven here."""
 
     is_async = False
@@ -204,7 +204,7 @@ def _raw(value: Any, depth: int = 0) -> Any:
 
 def _one(bloom: Offline) -> Operation[object]:
     """Add one item as a crawl does."""
-    session = bloom.new_session()
+    session = bloom.session
     yield from session.open()
     held, packed = locate(session, ITEMS[0])
     if held is None:
@@ -216,7 +216,7 @@ def _one(bloom: Offline) -> Operation[object]:
 
 
 def _protocol(function: Callable[..., Operation[Any]], *args: Any, **kwargs: Any) -> Any:
-    return lambda bloom: function(bloom.new_session(), *args, **kwargs)
+    return lambda bloom: function(bloom.session, *args, **kwargs)
 
 
 def _clear(session: FilterSession) -> Operation[None]:
@@ -225,7 +225,7 @@ def _clear(session: FilterSession) -> Operation[None]:
 
 
 OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
-    "open": lambda bloom: bloom.new_session().open(writable=True),
+    "open": lambda bloom: bloom.session.open(writable=True),
     "add": _protocol(add, ITEMS),
     "count": _protocol(add, ITEMS, if_absent=False),
     "one": _one,
@@ -233,11 +233,11 @@ OPERATIONS: dict[str, Callable[[Any], Operation[Any]]] = {
     "discard": lambda bloom: bloom._discard(ITEMS[0]),
     "find": lambda bloom: bloom._find(ITEMS),
     "info": lambda bloom: bloom.session.read(),
-    "rotate": lambda bloom: bloom.new_session().rotate(),
+    "rotate": lambda bloom: bloom.session.rotate(),
     "clear": _protocol(_clear),
-    "delete": lambda bloom: deletion.delete(bloom.new_session()),
-    "keys": lambda bloom: deletion.all_keys(bloom.new_session()),
-    "look": lambda bloom: bloom.new_session().look(),
+    "delete": lambda bloom: deletion.delete(bloom.session),
+    "keys": lambda bloom: deletion.all_keys(bloom.session),
+    "look": lambda bloom: bloom.session.look(),
     "measure": _protocol(probe, 5),
     "claim": _protocol(claims.claim, ITEMS, ["{}"] * 3, "w1", "n1", memory=1_000),
     "confirm": _protocol(claims.confirm, ITEMS, ["w1"] * 3, server="id"),
@@ -287,7 +287,7 @@ def _start(name: str, server: Server) -> None:
         server.run(save(Keys("f"), writer, server.progress))
     elif name in MULTIPLE:
         run = blocking(server.run)
-        two = [algebra.Part(Offline(None, key).new_session(), run) for key in ("f", "g")]
+        two = [algebra.Part(Offline(None, key).session, run) for key in ("f", "g")]
         complete(MULTIPLE[name](two, run))
 
 

@@ -95,7 +95,7 @@ def run(data: bytes) -> None:
 
 def _create(options: FilterOptions) -> None:
     """Make a filter; what is stored of it can be read."""
-    header = options.new_header(DEFAULTS)
+    header = options.new_header()
     assert Header.from_fields(header.to_fields()) == header
     ring = Ring.fresh(header, options.config(DEFAULTS), NOW, run=options.run)
     assert ring_codec.parse(ring_codec.dump(ring)) == ring
