@@ -17,6 +17,7 @@ from scrapy_bloom.fingerprinter import (
     MAX_FINGERPRINT,
     MAX_VERSION,
     VERSIONED,
+    Key,
     ScrapyRedisFingerprinter,
     bounded,
     version_of,
@@ -113,8 +114,6 @@ MAX_KEYS = 1_000
 #: URLs of each half of the cache, and characters of the longest: 5 MB at 100 characters a URL.
 HALF, MAX_LENGTH = 8_192, 500
 
-#: A window, and a fingerprint: what is looked up, claimed and recorded.
-Key = tuple[str, bytes]
 Fingerprint = Callable[[Request], bytes]
 
 
