@@ -53,6 +53,7 @@ class Crawl:
 
     def __init__(self, context: Context, identity: Identity, queue: Queue) -> None:
         self.context, settings = context, context.settings
+        self._identity = identity
         self._timeout = settings.timeout
         self.server = context.server
         self.claims, self.delivery, self._recovery, self._ledger = None, None, None, None
@@ -159,7 +160,12 @@ class Crawl:
         await self.server.close_asyncio()
         self.context.report.closed(left)
         try:
-            self.context.report.closing(self.server.filters, is_up=is_up)
+            self.context.report.closing(
+                self.server.filters,
+                is_up=is_up,
+                names_pages=self._identity.names_pages,
+                has_versions=self._identity.has_versions,
+            )
         finally:
             self.server.filters.close()
 

@@ -21,7 +21,7 @@ from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.server import Filters
 from scrapy_bloom.crawl.stats import Stats
 from scrapy_bloom.crawl.workers import Queue
-from scrapy_bloom.settings import ITEMS, BloomSettings
+from scrapy_bloom.settings import BloomSettings
 
 #: Topics of rings that are remembered: of 16 blocks in dozens of windows.
 MAX_TOPICS = 1_000
@@ -56,10 +56,6 @@ class Report:
     def __init__(self, stats: Stats) -> None:
         self.stats, self.count = stats, stats.count
         self._said: set[object] = set()
-        #: Whether settings or requests name pages that are read again sooner than others.
-        self.names_pages = False
-        #: Whether requests have versions: a page with one is recorded twice, with and without it.
-        self.has_versions = False
         #: The last logged reason why the server cannot be used.
         self._trouble = ""
         self.happened = RingEvents(self).happened
@@ -109,7 +105,6 @@ class Report:
 
         ``read`` calls what reads a filter.
         """
-        self.names_pages = bool(settings.recrawl_rules) or settings.remember == ITEMS
         for window, bloom in filters.by_window.items():
             info: FilterInfo = read(bloom.info)
             schedule = bloom.config.schedule if bloom.config else None
@@ -136,7 +131,9 @@ class Report:
         if not settings.makes_claims:
             self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 
-    def closing(self, filters: Filters, *, is_up: bool) -> None:
+    def closing(
+        self, filters: Filters, *, is_up: bool, names_pages: bool, has_versions: bool
+    ) -> None:
         """Log what the crawl did, and what the filters hold at the end if the server says it."""
         trouble = "" if is_up else self._trouble
         for window, bloom in filters.by_window.items():
@@ -147,9 +144,9 @@ class Report:
                 trouble = str(error)
             self._set(window, info)
             tally = Tally(*(self.stats.counted(name, window) for name in Tally._fields))
-            done = summary(tally, info, has_versions=self.has_versions)
+            done = summary(tally, info, has_versions=has_versions)
             logger.info("Bloom filter %r: %s", bloom.key, done)
-            if info and (reason := nothing_new(tally, info, names_pages=self.names_pages)):
+            if info and (reason := nothing_new(tally, info, names_pages=names_pages)):
                 logger.info("Bloom filter %r: %s", bloom.key, reason)
         if trouble:
             text = "Bloom filter: what it holds at the end is not known: %s"
