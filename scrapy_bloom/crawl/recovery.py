@@ -155,34 +155,35 @@ class Recovery(Watcher):
         """Seconds until the next step is due."""
         if not self._server.is_up:
             return LOOK_SECONDS
-        next_idle = self._next_idle if self._is_idle else inf
+        next_idle = self._next_idle if self._idle is not None else inf
         return max(0.0, min(self._heartbeats.due, self._next_look, next_idle) - self._clock())
 
     @property
-    def _is_idle(self) -> bool:
-        """Whether the spider is idle, and waits for an answer whether it may close."""
-        return not self._may_end and self._idle_at == self._claims.tracker.handed_out_count
+    def _idle(self) -> int | None:
+        """Which idle period it is, as long as the spider waits for an answer; None for none."""
+        count = self._claims.tracker.handed_out_count
+        return count if self._idle_at == count and not self._may_end else None
 
     async def _beat(self, *, reads: bool = False) -> None:
         """Send a heartbeat."""
-        if await self._heartbeats.send(is_idle=self._is_idle, reads=reads):
+        if await self._heartbeats.send(is_idle=self._idle is not None, reads=reads):
             self._has_peers = True
 
     async def _step(self) -> None:
         """Send a heartbeat; look, if it is time to."""
         if self._seconds > 0:
             return
-        is_idle, idle_at = self._is_idle, self._idle_at
+        idle = self._idle
         await self._beat()
         total, heartbeat = self._heartbeats.total, self._me.heartbeat
         self._next_idle = self._clock() + idle_seconds(total, heartbeat)
-        may_find = self._may_find(is_idle=is_idle)
+        may_find = self._may_find(is_idle=idle is not None)
         if may_find:
             self._plan_look()
         if self._next_look <= self._clock():
-            await self._look(idle_at, is_idle=is_idle)
+            await self._look(idle)
         elif not may_find:
-            self._judge(idle_at, is_idle=is_idle)
+            self._judge(idle)
 
     def _plan_look(self) -> None:
         """Have a look begin at a random moment, unless one will soon."""
@@ -204,26 +205,25 @@ class Recovery(Watcher):
         may_have_lost = bool(self._me.shared_queue or self._heartbeats.met or awaits)
         return self._must_look or has_dead or (is_idle and may_have_lost and not self._has_looked)
 
-    async def _look(self, idle_at: int, *, is_idle: bool) -> None:
+    async def _look(self, idle: int | None) -> None:
         """Look at all claims; take over those that are free, and put their requests back."""
         await self._heartbeats.read_changed()
         self._must_look, self._next_look = False, self._clock() + LOOK_SECONDS
         self._is_looking = True
         self._sweep.begin()
-        windows, is_clean = [*self._server.filters.by_window], is_idle
+        windows, is_clean = [*self._server.filters.by_window], idle is not None
         await self._drop_unkept(windows)
         self._heartbeats.awaited.clear()
         for window in windows:
             is_clean &= not await self._take_over(window)
         self._has_peers |= bool(self._heartbeats.met)
-        is_still = self._is_idle and self._idle_at == idle_at
-        clean = is_clean and is_still and not self._sweep.is_waiting
-        self._has_looked = clean and not self._must_look
+        is_clean &= self._idle == idle and not self._sweep.is_waiting
+        self._has_looked = is_clean and not self._must_look
         if not self._must_look:  # else claims that this look has passed have become free
             self._is_looking = False
             self._answer()
         # What a look found before the crawl was idle says nothing about the end.
-        self._judge(idle_at, is_idle=is_idle)
+        self._judge(idle)
 
     async def _drop_unkept(self, windows: Iterable[str]) -> None:
         """End free claims without a request; the pages that wait for these are crawled again."""
@@ -263,10 +263,9 @@ class Recovery(Watcher):
 
     # -- the end of a crawl --
 
-    def _judge(self, idle_at: int, *, is_idle: bool) -> None:
+    def _judge(self, idle: int | None) -> None:
         """Let the crawl end if it is idle still, unless a worker may soon turn out to be dead."""
-        is_still = is_idle and self._is_idle and self._idle_at == idle_at
-        if not is_still or self._jobs:
+        if idle is None or self._idle != idle or self._jobs:
             return
         views = self._views.values()
         if not (self._sweep.is_waiting or any(view.may_lose_workers for view in views)):

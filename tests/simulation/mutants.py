@@ -460,8 +460,8 @@ MUTANTS = (
     Mutant(
         "a crawl ends while pages are not written",
         "crawl/recovery.py",
-        "if not is_still or self._jobs:",
-        "if not is_still:",
+        "if idle is None or self._idle != idle or self._jobs:",
+        "if idle is None or self._idle != idle:",
         "forgetful",
     ),
 )
