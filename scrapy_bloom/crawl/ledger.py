@@ -316,9 +316,7 @@ class Ledger:
 
     def _read(self, text: str) -> Request | None:
         try:
-            request = request_codec.load_stored(
-                text, self._spider, keeps_headers=self._keeps_headers
-            )
+            request = request_codec.load(text, self._spider, keeps_headers=self._keeps_headers)
         except ValueError as error:
             self._report.count("not_restored")
             self._report.warn_once(

@@ -316,9 +316,7 @@ class Restorer:
     def _read(self, window: str, block: int, name: str, text: str) -> Request | None:
         reason = "it is not the request that was claimed"
         try:
-            request = request_codec.load_stored(
-                text, self._spider, keeps_headers=self._keeps_headers
-            )
+            request = request_codec.load(text, self._spider, keeps_headers=self._keeps_headers)
             claims = self._tracker.claims_of(request)
             for key in claims:
                 if (window, name) == (key[0], field_of(key[1])):
