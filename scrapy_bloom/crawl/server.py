@@ -88,6 +88,16 @@ class Filters:
         for bloom in self.by_window.values():
             bloom.may_connect = not self.connection.resolves
 
+    def find_server(self) -> None:
+        """Find the server again, blocking: it may have moved, or a name has to be resolved."""
+        self.connection.restart()
+        default = self.default
+        default.may_connect, quick = True, default.may_connect
+        try:
+            default.server_id()
+        finally:
+            default.may_connect = quick
+
     def noted_windows(self, names: Sequence[str]) -> set[str]:
         """Note in the main filter which windows there are; return all that were noted before.
 
@@ -276,19 +286,9 @@ class Server:
         if self._driver is None:
             self.filters.connection.restart()
         else:
-            await asyncio.to_thread(self._find)
+            await asyncio.to_thread(self.filters.find_server)
         for window in self.filters.by_window:
             await self.run(window, lambda session: session.open(writable=True), on_all_blocks=True)
-
-    def _find(self) -> None:
-        """Let the client that blocks find the server: it may have moved, or a name be resolved."""
-        self.filters.connection.restart()
-        default = self.filters.default
-        default.may_connect, quick = True, default.may_connect
-        try:
-            default.server_id()
-        finally:
-            default.may_connect = quick
 
     def leave_loop(self) -> None:
         """Block from now on: the event loop is closed."""

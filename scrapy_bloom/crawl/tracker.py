@@ -179,7 +179,15 @@ class ClaimTracker:
         if claims:
             self._queued.setdefault(request, []).append(claims)
             if not self.offer.inherited and not any(claims.values()):
-                self._note_unkept(next(iter(claims)), parent)
+                claim = next(iter(claims))
+                self._report.count("not_kept", claim[0])
+                self._report.warn_once(
+                    "not-kept",
+                    f"{self._not_kept_reason or NO_ROOM}. If the crawl stops before such a request "
+                    "is crawled, the next run fetches the page that yielded it again "
+                    "(bloom/not_kept counts them)",
+                )
+                self._settler.wait_for(claim, parent)
         self.offer = Offer()
 
     def refused(self, request: Request) -> None:
@@ -315,16 +323,6 @@ class ClaimTracker:
         if page.has_item and any(item.startswith(KEPT) for _, item in page.claims):
             key = self._key_of(request)
             page.also = key if key[0] != RUN else None
-
-    def _note_unkept(self, claim: Key, parent: InFlightRequest | None) -> None:
-        self._report.count("not_kept", claim[0])
-        self._report.warn_once(
-            "not-kept",
-            f"{self._not_kept_reason or NO_ROOM}. If the crawl stops before such a request is "
-            "crawled, the next run fetches the page that yielded it again (bloom/not_kept counts "
-            "them)",
-        )
-        self._settler.wait_for(claim, parent)
 
     def _take_claims(self, request: Request) -> PageClaims:
         claims = self.claims_of(request)
