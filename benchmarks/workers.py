@@ -10,11 +10,11 @@ import argparse
 import asyncio
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import redis
 import redis.asyncio
@@ -28,17 +28,13 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.crawl.claims import Claims
-from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.failover import Failover
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import JobQueue
+from scrapy_bloom.crawl.context import Context, Runtime, finish_now
+from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.recovery import Recovery
 from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.runtime import Runtime, finish_now
-from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.server import Filters, Server
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.crawl.sweep import Reclaimed
 from scrapy_bloom.crawl.workers import Process, Queue
 from scrapy_bloom.settings import DEFAULT, BloomSettings
 
@@ -89,17 +85,18 @@ class IdleCrawl:
         scrapy_settings = Settings({"BLOOM_HEARTBEAT": heartbeat, "BLOOM_KEY": KEY})
         settings = BloomSettings.from_scrapy(scrapy_settings, "shop")
         report = Report(Stats(SimpleNamespace(set_value=print, inc_value=lambda *_: None)))
-        engine: Any = SimpleNamespace(has_room=lambda: True, look=lambda: None)
-        context = Context(settings, engine, report, Runtime(), Spider("shop"))
+        engine: Any = SimpleNamespace(
+            has_room=lambda: True, look=lambda: None, spider=Spider("shop")
+        )
         bloom = BloomFilter(connection.client, KEY, blocks=BLOCKS)
         bloom.open()
         self.server = Server(Filters({DEFAULT: bloom}, connection))
-        local, jobs = LocalState(0, 2 * heartbeat), JobQueue()
-        claims = Claims(context, QUEUE, self.server, local, jobs, page_items=None)
+        local, identity = LocalState(0, 2 * heartbeat), cast("Identity", SimpleNamespace(key=None))
+        context = Context(settings, engine, report, Runtime(), self.server, local)
+        claims = Claims(context, identity, QUEUE)
         process = Process(f"machine{number}.example.com", 4711, f"boot{number:030}", 123_456)
         self.me = claims.me = replace(claims.me, process=process)
-        failover = Failover(context, self.server, local)
-        self.recovery = Recovery(context, self.server, claims, jobs, failover)
+        self.recovery = Recovery(context, claims)
         self.recovery._restorer = self  # type: ignore[assignment] # noqa: SLF001
         self.taken = 0
         self._releasing: set[asyncio.Task[None]] = set()
@@ -117,12 +114,11 @@ class IdleCrawl:
             self.recovery.may_close()
             await asyncio.sleep(ENGINE_SECONDS)
 
-    def put_back(self, found: Reclaimed) -> None:
+    def put_back(self, window: str, block: int, requests: Mapping[str, str]) -> None:
         """Crawl pages in no time."""
-        self.taken += len(found.requests)
-        fields = {found.block: [*found.requests]}
-        release = partial(claim_protocol.release_fields, fields=fields)
-        task = self._start(self.server.run(DEFAULT, release))
+        self.taken += len(requests)
+        release = partial(claim_protocol.release_fields, fields={block: [*requests]})
+        task = self._start(self.server.run(window, release))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
@@ -175,7 +171,7 @@ class Fleet:
         """Let all that live end."""
         for crawl in self.crawls:
             crawl.stop()
-            await crawl.recovery.heartbeats.end()
+            await crawl.recovery.end()
         await self._client.aclose()
 
 

@@ -13,9 +13,9 @@ from scrapy_bloom.bloom.extras.save import Saved
 from scrapy_bloom.bloom.filter import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, ItemInfo, Measurement
 from scrapy_bloom.crawl.delivery import Hold, hold
-from scrapy_bloom.crawl.sitemaps import SitemapVersions
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
+from scrapy_bloom.sitemaps import SitemapVersions
 
 __version__ = "0.1.0"
 

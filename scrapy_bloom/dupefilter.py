@@ -12,20 +12,16 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.bloom.errors import shown
-from scrapy_bloom.crawl.connecting import open_crawl
-from scrapy_bloom.crawl.crawl import Crawl
+from scrapy_bloom.bloom.errors import BloomError, shown, tagged
+from scrapy_bloom.crawl.context import Opening, has_asyncio
+from scrapy_bloom.crawl.crawl import Crawl, open_crawl
 from scrapy_bloom.crawl.delivery import Feeds, watch_items
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
-from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.identity import Identity, is_start, pops_start_urls
-from scrapy_bloom.crawl.metrics import MetricsServer, families
-from scrapy_bloom.crawl.opening import OPENING_SECONDS
 from scrapy_bloom.crawl.outputs import Outputs
 from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.runtime import has_asyncio
-from scrapy_bloom.crawl.short_errors import shorten_errors
-from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.crawl.server import Filters
+from scrapy_bloom.crawl.stats import MetricsServer, Stats, families
 from scrapy_bloom.settings import DELIVERED, BloomSettings
 
 if TYPE_CHECKING:
@@ -37,6 +33,11 @@ logger = logging.getLogger(__name__)
 FILTERED_START = "bloom_filtered_start"
 #: Characters of a request in the log: a site may link URLs of any length.
 MAX_LOGGED = 1_000
+#: Loggers that show why a crawl ended. Twisted's, if Scrapy runs on Deferreds (before 2.15).
+_LAST = ("asyncio", "twisted")
+#: Loggers that show what fails because of that.
+_NEXT = ("scrapy.core.engine", "scrapy.utils.signal")
+_MAX_CHAIN = 20
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -60,7 +61,8 @@ class BloomDupeFilter(BaseDupeFilter):
     """
 
     def __init__(self, crawler: Crawler, spider: Spider | None = None) -> None:
-        shorten_errors()
+        for name in _LAST + _NEXT:
+            logging.getLogger(name).addFilter(_SHORT_ERRORS)  # a second time changes nothing
         # Tests, such as Scrapy's own, open an engine with a spider that the crawler does not know.
         crawler.spider = crawler.spider or spider or EngineAdapter(crawler).spider
         name = getattr(crawler.spider or crawler.spidercls, "name", None) or "spider"
@@ -115,7 +117,8 @@ class BloomDupeFilter(BaseDupeFilter):
             FilterMismatchError: the stored filter has other blocks or seeds than the settings ask.
             StorageError: the server cannot be reached or used.
         """
-        crawl = None if self._closed else self._open(OPENING_SECONDS)
+        opening = Opening()
+        crawl = None if self._closed else self._open(opening)
         if crawl is None:
             why = "developer command" if self.settings.enabled else "BLOOM_ENABLED is False"
             logger.info("Bloom filter off (%s): nothing is read or written on Redis", why)
@@ -125,17 +128,18 @@ class BloomDupeFilter(BaseDupeFilter):
             self.crawler.settings,
             self._identity.fingerprinter,
             self.settings,
+            opening.run,
         )
         self._count_round_trips()
 
-    def _open(self, patience: float) -> Crawl | None:
+    def _open(self, opening: Opening) -> Crawl | None:
         """Open the filters, unless a developer command needs none."""
         if _is_shell(self.crawler):
             self._closed = True
             return None
         try:
             self._crawl = crawl = open_crawl(
-                self.crawler, self.settings, self._identity, self._report, patience
+                self.crawler, self.settings, self._identity, self._report, opening
             )
             self._has_loop = has_asyncio()
             if self._has_loop and (self.settings.batch or crawl.claims is not None):
@@ -166,7 +170,7 @@ class BloomDupeFilter(BaseDupeFilter):
             request.dont_filter, self._start = True, None
         if self._crawl is None and not self._closed:
             # The scheduler has not opened it, and the crawl is under way.
-            self._open(patience=0)
+            self._open(Opening(patience=0))
         if self._crawl is None or self._closed:
             return self._is_local and self._was_scheduled(request)
         server = self._crawl.server
@@ -235,7 +239,7 @@ class BloomDupeFilter(BaseDupeFilter):
             return None
         self._closed = True
         if self._outputs is not None:
-            self._outputs.is_closed = True
+            self._outputs.close()
         self._metrics.close()
         if has_asyncio():
             return asyncio.ensure_future(self._aclose(self._crawl))
@@ -318,3 +322,41 @@ def _is_shell(crawler: Crawler) -> bool:
     """Whether ``scrapy shell`` runs, once its spider is open: there, nothing is filtered."""
     # It makes an engine that stays open, and does not start it by `Crawler.crawl`.
     return not (EngineAdapter(crawler).closes_when_idle or crawler.crawling)
+
+
+# -- the log of a crawl that cannot begin --
+
+
+class ShortErrors(logging.Filter):
+    """Shortens the log of a crawl that cannot begin: one line for an error of the package.
+
+    The dupefilter raises its error before the first request. Scrapy then closes parts of the engine
+    that it has not opened, and logs each failure of that with all tracebacks: 260 lines.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Drop a record of such an error; log the error, if the record is the last one."""
+        given = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if given is None:
+            # The next record has the error.
+            return "Unhandled error in Deferred" not in record.getMessage()
+        if isinstance(given, AssertionError) and "CoreStats.spider_closed" in record.getMessage():
+            return False  # this extension fails if the spider was not opened
+        error = _cause(given)
+        if error is None:
+            return True
+        if record.name in _LAST:
+            logger.log(record.levelno, tagged(error.code, "Bloom filter: %s"), error)
+        return False
+
+
+def _cause(error: BaseException | None) -> BloomError | None:
+    """Return the error of the package that an error is, or came of."""
+    for _ in range(_MAX_CHAIN):
+        if error is None or isinstance(error, BloomError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+_SHORT_ERRORS = ShortErrors()

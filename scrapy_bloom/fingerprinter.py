@@ -22,6 +22,9 @@ VERSIONED, HASH_BYTES = b"version:", 8
 #: Bytes of a version in UTF-8, at most.
 MAX_VERSION = 200
 
+#: A window, and what its filter holds of a request: what is looked up, claimed and recorded.
+Key = tuple[str, bytes]
+
 
 class ScrapyRedisFingerprinter:
     """Fingerprints of scrapy-redis (0.8 to 0.9.1), so that what its SET holds is seen.

@@ -47,7 +47,7 @@ from scrapy_bloom.cli.session import (
 )
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.crawl.filters import data_directory
+from scrapy_bloom.crawl.server import data_directory
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings, own_names, parse_setting
 
 #: Settings without which it is not known which server, or which filter, is meant.

@@ -17,8 +17,7 @@ from scrapy_bloom.bloom.validators import seconds, whole_number
 from scrapy_bloom.cli.output import Column, Document, minute, table
 from scrapy_bloom.cli.server import Stored
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
-from scrapy_bloom.crawl.metrics import family, registry
-from scrapy_bloom.crawl.stats import Kind
+from scrapy_bloom.crawl.stats import Kind, family, registry
 from scrapy_bloom.settings import WORDS
 
 if TYPE_CHECKING:

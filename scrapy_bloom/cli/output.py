@@ -17,7 +17,7 @@ from scrapy_bloom.bloom.model.forecast import Load
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.crawl.summary import day
+from scrapy_bloom.crawl.report import day
 
 try:
     import rich.console

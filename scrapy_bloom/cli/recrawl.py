@@ -25,8 +25,8 @@ from scrapy_bloom.cli.output import Column, Document, complain, printable, progr
 from scrapy_bloom.cli.server import Stored, url_of, without_credentials
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.crawl import request_codec, workers
-from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.tracker import META, key_of, set_claims
+from scrapy_bloom.fingerprinter import Key
 from scrapy_bloom.migrate import open_file, parse_line
 from scrapy_bloom.settings import CRAWLED, RUN
 

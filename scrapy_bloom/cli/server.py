@@ -24,7 +24,7 @@ from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.filters import connect_filters
+from scrapy_bloom.crawl.server import connect_filters
 from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 _USER = re.compile(r"//[^/?#]*@")

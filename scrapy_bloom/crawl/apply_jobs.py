@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,117 +17,48 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl import failures
-from scrapy_bloom.crawl.failover import Failover
+from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.jobs import CRAWLED, ClaimOwner, Job, JobKind
-from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.workers import owner_tag
 from scrapy_bloom.fingerprinter import base_of
 
 #: Runs an operation on a window's filter.
 Run = Callable[[Callable[[FilterSession], Operation[Any]]], Awaitable[Any]]
 
-
-@dataclass(frozen=True, slots=True)
-class LedgerWriter:
-    """Decides which pages a ledger keeps.
-
-    Args:
-        windows: windows of the filters that have a ledger.
-        owners: whose claims count.
-        tag: the spider's: another one that shares the filter has other callbacks.
-        tries: after how many a failed page is tried no more in this window.
-    """
-
-    windows: Collection[str]
-    owners: tuple[str, ...]
-    tag: str
-    tries: int
-
-    @classmethod
-    def of(cls, claims: ClaimOwner, windows: Collection[str]) -> "LedgerWriter":
-        """Return the one of a worker."""
-        assert claims.retry is not None  # noqa: S101 - pages are claimed
-        owners, tag = (claims.worker, claims.owner), claims.worker[1:9]
-        return cls(windows, owners, tag, claims.retry.attempts)
-
-    def kept(self, jobs: Sequence[Job]) -> Kept | None:
-        """Return how the requests of pages of one window are kept; None if they are not."""
-        if not jobs or jobs[0].window not in self.windows:
-            return None
-        return Kept(self.tag, {job.item: job.reason for job in jobs if job.reason})
-
-    async def add_failed(self, server: Server, jobs: Sequence[Job]) -> None:
-        """Keep the requests of pages of one window that have failed, if this was the last try."""
-        window, items = jobs[0].window, [job.item for job in jobs]
-        if window in self.windows:
-            kept = Kept(self.tag, {job.item: job.reason for job in jobs})
-            add = partial(ledger_protocol.add_failed, items=items, kept=kept, tries=self.tries)
-            await server.run(window, partial(add, owners=self.owners))
-
-
 #: Attempts after which the request of a page that did not fail is no longer stored: never.
 FOREVER = 1_000_000_000
-#: Milliseconds of a wait after one that was too short: replicas that are gone do not hold up
-#: writes, and those that are back are noticed.
+#: Milliseconds of a wait for replicas after one that was too short: replicas that are gone do not
+#: hold up writes, and those that are back are noticed.
 RETRY_MILLISECONDS = 20
-
-
-class Replicas:
-    """Decides how long pages wait for replicas before they are recorded.
-
-    Args:
-        wanted: replicas of each primary that have to acknowledge; 0 for no waiting.
-        seconds: the longest wait.
-    """
-
-    def __init__(self, wanted: int = 0, seconds: float = 0) -> None:
-        self.wanted = wanted
-        self._milliseconds = max(1, int(seconds * 1_000))
-        self._is_missing = False
-
-    def next_wait(self) -> Wait | None:
-        """Return how to wait now; None for not at all."""
-        if not self.wanted:
-            return None
-        longest = self._milliseconds
-        return Wait(self.wanted, min(longest, RETRY_MILLISECONDS) if self._is_missing else longest)
-
-    def has_enough(self, acknowledged: Acknowledged) -> bool:
-        """Whether so many replicas are enough."""
-        return acknowledged.replicas >= self.wanted
-
-    def note(self, acknowledged: Acknowledged) -> None:
-        """Note the outcome of a wait."""
-        self._is_missing = not self.has_enough(acknowledged)
 
 
 class JobApplier:
     """Applies jobs.
 
     Args:
+        context: what all parts use.
         claims: whose claims they make and end.
-        server: which process it is, and what it may have lost.
-        token: returns so many random bytes as hexadecimal text.
-        failover: is told what the server has lost.
+        ledgers: windows whose filters keep the requests of pages that are recorded.
         freed: is called when claims have become free.
-        replicas: how long pages wait for replicas.
-        ledger: keeps the requests of pages that are recorded; None if they are not kept.
     """
 
     def __init__(
         self,
+        context: Context,
         claims: ClaimOwner,
-        server: Server,
-        token: Callable[[int], str],
-        failover: Failover,
-        *,
+        ledgers: Collection[str] = (),
         freed: Callable[[], object] = int,
-        replicas: Replicas | None = None,
-        ledger: LedgerWriter | None = None,
     ) -> None:
+        self._server, self._local, self._report = context.server, context.local, context.report
+        self._token = context.token
         self._owner, self._worker, self._retry = claims.owner, claims.worker, claims.retry
-        self._server, self._token = server, token
-        self._failover, self._freed = failover, freed
-        self._replicas, self._ledger = replicas or Replicas(), ledger
+        #: Those of this worker, and of its shared queue.
+        self._owners = tuple(dict.fromkeys((claims.worker, claims.owner)))
+        self._ledgers, self._freed = ledgers, freed
+        #: Replicas of each primary that have to acknowledge the claims on a page's links.
+        self._replicas = context.settings.wait_replicas
+        self._longest_wait = max(1, int(context.settings.timeout / 2 * 1_000))
+        self._lacks_replicas = False
         #: Fields of the claims of pages that have yielded a request which another worker has
         #: claimed and not stored: it may lose it, and then only these pages have it.
         self._doubtful: set[str] = set()
@@ -156,8 +87,11 @@ class JobApplier:
             await run(lambda session: claim_protocol.hold(session, items, self._worker, nonce))
         elif kind in (JobKind.FAIL, JobKind.LATER):
             reasons = {job.item: job.reason for job in jobs}
-            if self._ledger is not None:
-                await self._ledger.add_failed(self._server, jobs)
+            kept = self._kept(jobs)
+            if kept is not None and self._retry is not None:  # if this was the last try
+                add_failed = partial(ledger_protocol.add_failed, items=items, kept=kept)
+                tries = self._retry.attempts
+                await run(partial(add_failed, tries=tries, owners=self._owners))
             hides = kind is JobKind.FAIL
             await run(self._release_mine(items, self._retry, reasons, hides=hides))
         elif kind is JobKind.RELEASE:
@@ -176,7 +110,7 @@ class JobApplier:
                 self._doubtful.add(job.page)
 
     async def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> None:
-        for owner in {self._worker, self._owner}:  # not of a worker that has taken them over
+        for owner in self._owners:  # not of a worker that has taken them over
             await run(partial(claim_protocol.release, items=items, owner=owner, server=server))
 
     # -- pages that are crawled --
@@ -197,18 +131,21 @@ class JobApplier:
             unrecorded = await self._confirm(jobs)
         except RestartedError:
             if self._server.refused():
-                self._failover.server_unsteady()
+                self._report.restarts_unnoticed(
+                    "names another process each time (run_id, in INFO server), as a proxy in front "
+                    "of several servers does"
+                )
             await self.identify_server()
             unrecorded = await self._confirm(jobs)
-        if not self._replicas.has_enough(acknowledged):
-            self._failover.unreplicated(len(jobs), acknowledged)
+        if self._lacks_replicas:
+            self._report.unreplicated(len(jobs), acknowledged)
         return unrecorded
 
     async def check_replicas(self) -> None:
         """Notify whether there are too few replicas, before there are any pages."""
         acknowledged = await self._wait_for_replicas()
-        if not self._replicas.has_enough(acknowledged):
-            self._failover.unreplicated(0, acknowledged)
+        if self._lacks_replicas:
+            self._report.unreplicated(0, acknowledged)
 
     async def _wait_for_replicas(self) -> Acknowledged:
         """Wait until replicas have what was written before, but not for long.
@@ -216,18 +153,23 @@ class JobApplier:
         Pages are recorded all the same then: if they waited until a missing replica is back, a
         crawl would record nothing, and in the end be paused.
         """
-        wait = self._replicas.next_wait()
-        if wait is None:
+        if not self._replicas:
             return Acknowledged(0)
-        acknowledged: Acknowledged = await self._server.wait(wait)
-        self._replicas.note(acknowledged)
+        longest = self._longest_wait
+        milliseconds = min(longest, RETRY_MILLISECONDS) if self._lacks_replicas else longest
+        acknowledged = await self._server.wait(Wait(self._replicas, milliseconds))
+        self._lacks_replicas = acknowledged.replicas < self._replicas
         return acknowledged
 
     async def _confirm(self, jobs: Sequence[Job]) -> list[bytes]:
         run = partial(self._server.run, jobs[0].window)
         if repeated := [job for job in jobs if job.epoch < self._server.restarted]:
             await self._repeat(run, [job.item for job in repeated], failures.RESTARTED)
-            self._failover.repeated(repeated)
+            self._report.repeated(len(repeated))
+            for job in repeated:
+                self._local.discard((job.window, job.item))
+                if job.kind is JobKind.DONE:
+                    self._local.to_repeat.add((job.window, job.item))
         current = [job for job in jobs if job.epoch >= self._server.restarted]
         settled, left = list[Job](), list[bytes]()
         for job in current:
@@ -245,9 +187,9 @@ class JobApplier:
             confirm = partial(
                 claim_protocol.confirm,
                 items=crawled,
-                owners=(self._worker, self._owner),
+                owners=self._owners,
                 server=self._server.id,
-                kept=self._ledger.kept(settled) if self._ledger else None,
+                kept=self._kept(settled),
             )
             verdicts = await run(confirm)
             # Afterwards: a page that is not confirmed must not be seen by way of its URL.
@@ -257,7 +199,7 @@ class JobApplier:
             await self._release(run, crawled, server=self._server.id)
             unrecorded = []
         if crawled:
-            self._server.refusals = 0
+            self._server.confirmed()
         return unrecorded
 
     async def _record_bases(
@@ -317,7 +259,15 @@ class JobApplier:
         it is claimed on the new server: only pages that began before the outage are crawled again.
         """
         if self._server.identify(await self._server.ask_id(), has_replayed=has_replayed):
-            self._failover.server_restarted()
+            self._local.clear()  # it may have lost what it has said
+
+    def _kept(self, jobs: Sequence[Job]) -> Kept | None:
+        """Return how a ledger keeps the requests of pages of one window; None if none does."""
+        if not jobs or jobs[0].window not in self._ledgers:
+            return None
+        # Crawled pages have a reason if they are missing.
+        missing = [job for job in jobs if job.reason or job.kind not in CRAWLED]
+        return Kept(owner_tag(self._worker), {job.item: job.reason for job in missing})
 
 
 def _unrecorded(items: Sequence[bytes], verdicts: Sequence[Verdict]) -> list[bytes]:

@@ -4,11 +4,11 @@ A lookup claims a request and stores it with its claim. The claim is settled whe
 crawled (``tracker.py``). Claims of dead workers are taken over (``recovery.py``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count, repeat
 
-from scrapy import Request, Spider
+from scrapy import Request
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom.bloom.errors import shown
@@ -21,17 +21,14 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl import request_codec, workers
 from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.identity import Key, is_start, name_of, pops_start_urls
-from scrapy_bloom.crawl.in_flight import PageItems
-from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind, JobQueue
-from scrapy_bloom.crawl.local_state import LocalState
+from scrapy_bloom.crawl.identity import Identity, is_start, name_of, pops_start_urls
+from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
 from scrapy_bloom.crawl.lookups import Lookup
-from scrapy_bloom.crawl.server import Server
-from scrapy_bloom.crawl.settler import ClaimSettler
+from scrapy_bloom.crawl.pages import ClaimSettler
 from scrapy_bloom.crawl.tracker import META, NO_ROOM, ClaimTracker
 from scrapy_bloom.crawl.workers import Process, Queue, Worker
-from scrapy_bloom.fingerprinter import VERSIONED
-from scrapy_bloom.settings import DEFAULT, RUN, BloomSettings
+from scrapy_bloom.fingerprinter import VERSIONED, Key
+from scrapy_bloom.settings import DEFAULT, ITEMS, RUN
 
 #: Times that a failed URL is tried again without being found again.
 MAX_ATTEMPTS = 5
@@ -43,14 +40,13 @@ class Claims:
     """Claims requests when they are scheduled; their pages are recorded when they are crawled.
 
     Args:
-        context: what all parts use.
+        context: what all parts use; it has a spider.
+        identity: identifies requests.
         queue: the crawl's queue of requests.
-        server: of the filters.
-        local: what this process knows.
-        jobs: are written later.
-        page_items: decides which pages have an item; None if all are recorded.
+        ledgers: windows whose pages are recorded with their requests.
 
     Attributes:
+        spider: the spider.
         me: this worker.
         owner: whose claims jobs make and end.
         settler: settles claims.
@@ -61,38 +57,32 @@ class Claims:
     """
 
     def __init__(
-        self,
-        context: Context,
-        queue: Queue,
-        server: Server,
-        local: LocalState,
-        jobs: JobQueue,
-        *,
-        page_items: PageItems | None,
+        self, context: Context, identity: Identity, queue: Queue, ledgers: Collection[str] = ()
     ) -> None:
-        assert context.spider is not None  # noqa: S101 - it is checked before
-        self._spider, self._settings, self._queue = context.spider, context.settings, queue
-        self._local, self._jobs, self._page_items = local, jobs, page_items
-        self._token = context.token
-        self.me = _new_worker(self._spider, self._settings, queue)
-        memory, cooldown = self._settings.pending_memory, self._settings.retry_after
-        self._max_length = memory // 4
-        owner = self.me.shared_queue or self.me.id
-        claim = partial(claim_protocol.claim, memory=memory)
-        self._claim = partial(claim, owner=owner, cooldown=cooldown)
-        retry = RetryPolicy(workers.failed_id(self._spider.name), cooldown, MAX_ATTEMPTS)
-        self.owner = ClaimOwner(owner, self.me.id, retry)
-        ledgers = frozenset(server.filters.forgetting) if self._settings.ledger else frozenset()
-        only_items = page_items is not None
-        self.settler = ClaimSettler(context, local, jobs, ledgers, only_items=only_items)
-        self.tracker = ClaimTracker(
-            context, server, self.settler, queue, page_items, keep_once=self.let_pass
+        spider, settings = context.engine.spider, context.settings
+        assert spider is not None  # noqa: S101 - it is checked before
+        self.spider, self._settings, self._is_shared = spider, settings, queue.is_shared
+        self._local, self._jobs, self._token = context.local, context.jobs, context.token
+        self.me = Worker(
+            workers.worker_id(spider.name),
+            until=0,
+            heartbeat=settings.heartbeat,
+            process=Process.own(),
+            queue=workers.queue_id(spider.name, queue.name) if queue.is_shared else queue.name,
         )
+        owner, cooldown = self.me.owner, settings.retry_after
+        retry = RetryPolicy(workers.failed_id(spider.name), cooldown, MAX_ATTEMPTS)
+        self.owner = ClaimOwner(owner, self.me.id, retry)
+        claim = partial(claim_protocol.claim, memory=settings.pending_memory)
+        self._claim = partial(claim, owner=owner, cooldown=cooldown)
+        self._max_length = settings.pending_memory // 4
+        self.settler = ClaimSettler(context, ledgers)
+        self.tracker = ClaimTracker(context, self.settler, queue, identity.key, self.let_pass)
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
-        own = (Verdict.NEW, Verdict.UNKEPT) if not queue.is_shared else ()
+        own = () if queue.is_shared else (Verdict.NEW, Verdict.UNKEPT)
         self.certain = frozenset((Verdict.SEEN, *own))
         self.awaits_other_spiders = False
-        self._pops_start_urls = pops_start_urls(self._spider)
+        self._pops_start_urls = pops_start_urls(spider)
         #: One for each call: a repeated call with the same nonce changes nothing.
         self._nonces = map("{}.{:x}".format, repeat(context.token(4)), count())
 
@@ -124,7 +114,7 @@ class Claims:
         )
         if verdict is Verdict.UNKEPT:
             self.tracker.attach_claim(request, key, 0)
-            self.tracker.not_kept_reason = NO_ROOM
+            self.tracker.not_kept(NO_ROOM)
         elif verdict is Verdict.NEW:
             self.settler.length += len(text)
         if verdict is Verdict.OTHER_SPIDERS:
@@ -155,10 +145,10 @@ class Claims:
         """Claim a request after an outage."""
         self._put_claim(JobKind.CLAIM, key, self._mark(request, key), request)
 
-    def take_claimed(self, key: Key, request: Request) -> bool | None:
-        """Return whether a request that has its claim is new; None if it has no claim.
+    def take_claimed(self, key: Key, request: Request) -> Verdict | None:
+        """Return the verdict on a request that inherits claims; None if its own is not among them.
 
-        Such a request is put back, or redirected to itself.
+        If it is, the request is put back, or redirected to itself.
         """
         tracker, to_repeat = self.tracker, self._local.to_repeat
         inherited = tracker.offer.inherited
@@ -167,34 +157,32 @@ class Claims:
             if key not in inherited:
                 return None
             if _goes_in_circles(request):
-                return False
+                return Verdict.SEEN
         if key[0] != RUN:
-            if not self._queue.is_shared:
+            if not self._is_shared:
                 self._local.versions.claimed(key)
-            return True
+            return Verdict.NEW
         # This run may have crawled a page that another run claimed; but not one that failed here.
         repeated = to_repeat.intersection(inherited)
         to_repeat -= repeated
-        return (is_restored and bool(repeated)) or self._local.take(key[1])
+        is_new = (is_restored and bool(repeated)) or self._local.take(key[1])
+        return Verdict.NEW if is_new else Verdict.SEEN
 
     def decided(self, key: Key, verdict: Verdict) -> None:
         """Note the verdict on the request that the scheduler is offered."""
-        if verdict.is_new and self._page_items and self._queue.is_shared and key[0] != RUN:
+        only_items = self._settings.remember == ITEMS
+        if verdict.is_new and only_items and self._is_shared and key[0] != RUN:
             # If another worker crawls it and it has no item, only that worker would know: two such
             # pages that link each other would be pushed by turns for ever.
             self._local.take(key[1], for_run=True)
         offer = self.tracker.offer
         offer.is_seen = not verdict.is_new
-        # Other workers may end the claims of a shared queue, and this one is not notified.
-        is_mine = verdict is Verdict.NEW and not self._queue.is_shared
-        if is_mine and key[1].startswith(VERSIONED):
-            self._local.versions.claimed(key)
         if verdict in UNKEPT_ELSEWHERE:
             offer.unkept, offer.is_same_page = key, verdict is Verdict.YIELD_AGAIN
-
-    def attach(self, request: Request, key: Key, length: int) -> None:
-        """Give a request the claim that was made when it was looked up."""
-        self.tracker.attach_claim(request, key, length)
+        # Other workers may end the claims of a shared queue, and this one is not notified.
+        is_mine = verdict is Verdict.NEW and not self._is_shared
+        if is_mine and key[1].startswith(VERSIONED):
+            self._local.versions.claimed(key)
 
     def give_back(self, key: Key, verdict: Verdict, length: int) -> None:
         """End the claim of a request that was looked up and never scheduled."""
@@ -227,33 +215,23 @@ class Claims:
         else:
             request.meta[META] = {name: 0}
         if not self._settings.keep_headers and request_codec.has_credentials(request):
-            self.tracker.not_kept_reason = (
+            self.tracker.not_kept(
                 f"{shown(request)} has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is "
                 "False"
             )
             return ""
         try:
-            text = request_codec.dump(request, self._spider)
+            text = request_codec.dump(request, self.spider)
         except request_codec.NotKeepableError as error:
-            self.tracker.not_kept_reason = f"{shown(request)} cannot be written as JSON: {error}"
+            self.tracker.not_kept(f"{shown(request)} cannot be written as JSON: {error}")
             return ""
         # Other workers settle the claims of a shared queue.
-        length = self._jobs.length if self._queue.is_shared else self.settler.length
+        length = self._jobs.length if self._is_shared else self.settler.length
         if self._max_length and length + len(text) > self._max_length:
-            self.tracker.not_kept_reason = NO_ROOM
+            self.tracker.not_kept(NO_ROOM)
             return ""
         request.meta[META][name] = len(text)
         return text
-
-
-def _new_worker(spider: Spider, settings: BloomSettings, queue: Queue) -> Worker:
-    return Worker(
-        workers.worker_id(spider.name),
-        until=0,
-        heartbeat=settings.heartbeat,
-        process=Process.own(),
-        queue=workers.queue_id(spider.name, queue.name) if queue.is_shared else queue.name,
-    )
 
 
 def _page_of(request: Request, tracker: ClaimTracker) -> str:

@@ -13,19 +13,12 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl.claims import Claims
 from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.failover import Failover
-from scrapy_bloom.crawl.identity import Identity, Key
-from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue
-from scrapy_bloom.crawl.local_state import (
-    ANY_AGE,
-    FRESH_SECONDS,
-    MAX_RESERVED,
-    LocalState,
-    Reserved,
-)
+from scrapy_bloom.crawl.identity import Identity
+from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, MAX_RESERVED, Reserved
 from scrapy_bloom.crawl.lookups import Lookup, LookupBatcher
-from scrapy_bloom.crawl.server import Server
-from scrapy_bloom.fingerprinter import VERSIONED, base_of
+from scrapy_bloom.crawl.writer import Writer
+from scrapy_bloom.fingerprinter import VERSIONED, Key, base_of
 from scrapy_bloom.settings import RUN
 
 #: Verdicts of lookups to which the server did not reply.
@@ -42,34 +35,23 @@ class Decider:
     Args:
         context: what all parts use.
         identity: identifies requests.
-        server: of the filters.
-        local: what this process knows.
-        jobs: are written later.
-        failover: pauses the crawl.
+        writer: pauses the crawl.
         claims: of the crawl; None if a URL counts as seen once its request is scheduled.
     """
 
     def __init__(
-        self,
-        context: Context,
-        identity: Identity,
-        server: Server,
-        local: LocalState,
-        *,
-        jobs: JobQueue,
-        failover: Failover,
-        claims: Claims | None,
+        self, context: Context, identity: Identity, writer: Writer, claims: Claims | None
     ) -> None:
-        self._report, self._clock = context.report, context.clock
-        self._identity, self._server, self._local = identity, server, local
-        self._jobs, self._failover, self._claims = jobs, failover, claims
-        blooms = server.filters.by_window
+        self._report, self._clock, self._server = context.report, context.clock, context.server
+        self._local, self._jobs = context.local, context.jobs
+        self._identity, self._writer, self._claims = identity, writer, claims
+        blooms = self._server.filters.by_window
         self._sessions = {window: bloom.session for window, bloom in blooms.items()}
         self._certain = SEEN_FOR_GOOD if claims is None else claims.certain
         stats = context.report.stats
         self._inc_value, self._names = stats.inc_value, stats.names
         self.lookups = LookupBatcher(
-            server, self._operation, self._answered, self._reserve, context.clock
+            self._server, self._operation, self._answered, self._reserve, context.clock
         )
 
     # -- one request --
@@ -104,10 +86,10 @@ class Decider:
 
     def _decide(self, key: Key, request: Request) -> Verdict:
         window, item = key
-        if self._claims is not None:
-            is_new = self._claims.take_claimed(key, request)
-            if is_new is not None:
-                return Verdict.NEW if is_new else Verdict.SEEN
+        if self._claims is not None and self._claims.tracker.offer.inherited:
+            verdict = self._claims.take_claimed(key, request)
+            if verdict is not None:
+                return verdict
         known = self._local.pop(key)
         if known is not None:
             return self._use_known(known, key, request)
@@ -153,7 +135,7 @@ class Decider:
         if verdict is Verdict.SEEN:
             return self._judge((RUN, key[1]), verdict)
         if verdict.is_new and self._claims is not None:
-            self._claims.attach(request, key, known.length)
+            self._claims.tracker.attach_claim(request, key, known.length)
         return self._judge(key, verdict)
 
     def _record_alone(self, key: Key, request: Request, stat: str) -> Verdict:
@@ -163,7 +145,7 @@ class Decider:
             self._jobs.put(Job(JobKind.RECORD, *key))
         else:
             self._claims.record_later(key, request)
-        self._failover.limit(len(self._jobs))
+        self._writer.pause_if_full()
         return self._judge(key, Verdict.UNKNOWN, stat)
 
     def _judge(self, key: Key, verdict: Verdict, stat: str = "") -> Verdict:

@@ -28,10 +28,9 @@ from scrapy_bloom.bloom.errors import tagged
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.crawl import failures
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter, check_method
-from scrapy_bloom.crawl.in_flight import InFlightRequest
 from scrapy_bloom.crawl.jobs import JobKind
+from scrapy_bloom.crawl.pages import ClaimSettler, InFlightRequest
 from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.settler import ClaimSettler
 
 logger = logging.getLogger(__name__)
 

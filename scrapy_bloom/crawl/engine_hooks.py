@@ -252,8 +252,8 @@ class EngineAdapter:
 
     @property
     def spider(self) -> Spider | None:
-        """The spider that the engine was opened with; None before."""
-        return getattr(self._engine, "spider", None)
+        """The crawler's, or the one that the engine was opened with; None before."""
+        return self._crawler.spider or getattr(self._engine, "spider", None)
 
     @property
     def closes_when_idle(self) -> bool:

@@ -17,13 +17,14 @@ from scrapy_bloom.fingerprinter import (
     MAX_FINGERPRINT,
     MAX_VERSION,
     VERSIONED,
+    Key,
     ScrapyRedisFingerprinter,
     bounded,
     version_of,
     versioned,
 )
 from scrapy_bloom.recrawl_rules import RecrawlWindows
-from scrapy_bloom.settings import DEFAULT, RUN, BloomSettings
+from scrapy_bloom.settings import DEFAULT, ITEMS, RUN, BloomSettings
 
 #: Texts in ``meta`` whose windows are kept: a spider may make any number.
 MAX_TEXTS = 1_000
@@ -35,10 +36,14 @@ class Windows:
     Args:
         windows: the windows of the crawl.
         report: warns.
+
+    Attributes:
+        named_one: whether a request has named its window.
     """
 
     def __init__(self, windows: RecrawlWindows, report: Report) -> None:
         self._windows, self._report = windows, report
+        self.named_one = False
         #: What a request may name -> its window.
         self._by_text: dict[str, str] = {}
 
@@ -71,7 +76,7 @@ class Windows:
                 "give it. To have another one, name it in BLOOM_RECRAWL_RULES, too",
             )
             return None
-        self._report.names_pages = True
+        self.named_one = True
         if isinstance(value, str) and len(self._by_text) < MAX_TEXTS:
             self._by_text[value] = name
         return name
@@ -113,8 +118,6 @@ MAX_KEYS = 1_000
 #: URLs of each half of the cache, and characters of the longest: 5 MB at 100 characters a URL.
 HALF, MAX_LENGTH = 8_192, 500
 
-#: A window, and a fingerprint: what is looked up, claimed and recorded.
-Key = tuple[str, bytes]
 Fingerprint = Callable[[Request], bytes]
 
 
@@ -135,10 +138,15 @@ class Identity:
         crawler: the running crawler, with its fingerprinter.
         settings: its settings.
         report: counts and warns.
+
+    Attributes:
+        fingerprinter: import path of the class that makes the fingerprints.
+        has_versions: whether a request had a version: its page is recorded twice, with and without.
     """
 
     def __init__(self, crawler: Crawler, settings: BloomSettings, report: Report) -> None:
-        self._crawler, self._report = crawler, report
+        self._crawler, self._settings, self._report = crawler, settings, report
+        self.has_versions = False
         self._fingerprint = cached(crawler.request_fingerprinter)
         #: Whether a request's URL or callback may give it a window.
         self._has_rules = bool(settings.recrawl_rules) or issubclass(
@@ -147,8 +155,14 @@ class Identity:
         self._windows = Windows(settings.windows, report)
         #: Keys of ``meta`` that are known to be right.
         self._keys: set[object] = set(META_KEYS)
-        #: Import path of the class that makes the fingerprints.
         self.fingerprinter = global_object_name(type(crawler.request_fingerprinter))
+
+    @property
+    def names_pages(self) -> bool:
+        """Whether settings or requests name pages that are read again sooner than others."""
+        settings = self._settings
+        is_named = bool(settings.recrawl_rules) or settings.remember == ITEMS
+        return is_named or self._windows.named_one
 
     def fingerprint(self, request: Request) -> bytes:
         """Return what identifies a request: its ``bloom_key``, or its fingerprint.
@@ -204,7 +218,7 @@ class Identity:
     def _versioned(self, item: bytes, request: Request) -> bytes:
         version = version_of(request.meta)
         if version:
-            self._report.has_versions = True
+            self.has_versions = True
             return versioned(item, version)
         given = request.meta["bloom_version"]
         kind = f"of type {type(given).__name__}"

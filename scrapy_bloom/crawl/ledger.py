@@ -3,12 +3,17 @@
 By then, most pages that are linked have been found by their links: what is left are the others.
 The entries of pages are packed into chunks, by the generation that they were recorded in. A chunk
 is due when its generation is forgotten.
+
+An entry is in the ledger of the window that its page had. As long as that filter remembers the
+page, the entry stays, also if the settings do not have the window any more: the rule may come back.
+When the rules change, an idle crawl looks all entries up in the windows that they have now. What is
+new there is crawled, and so it is in that window's ledger as well.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -19,18 +24,16 @@ from scrapy_bloom.bloom.errors import BloomError, shown, tagged
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES, LedgerEntry
 from scrapy_bloom.bloom.protocol import ledger_protocol
-from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk
+from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk, Listing
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.crawl import request_codec, workers
+from scrapy_bloom.crawl import request_codec
 from scrapy_bloom.crawl.claims import Claims
-from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.context import Context, wait_for
 from scrapy_bloom.crawl.decider import Decider
-from scrapy_bloom.crawl.failover import Failover
-from scrapy_bloom.crawl.ledger_rules import LedgerRules
-from scrapy_bloom.crawl.pace import LOOK_SECONDS, ROOM_SECONDS
-from scrapy_bloom.crawl.runtime import wait_for
+from scrapy_bloom.crawl.recovery import LOOK_SECONDS, ROOM_SECONDS
 from scrapy_bloom.crawl.server import Server
 from scrapy_bloom.crawl.tracker import META
+from scrapy_bloom.settings import DEFAULT
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,74 @@ logger = logging.getLogger(__name__)
 LOOK_AFTER = 4 * CHUNK_ENTRIES
 #: Seconds between two looks at how many it has added.
 COUNT_SECONDS = 10.0
+
+
+class LedgerRules:
+    """The rules of a spider, and those that are noted in the main filter.
+
+    All methods raise StorageError if the server does not answer.
+
+    Args:
+        server: has the main filter.
+        tag: the spider's.
+        digest: of its rules.
+    """
+
+    def __init__(self, server: Server, tag: str, digest: str) -> None:
+        self._server, self._tag, self._digest = server, tag, digest
+
+    async def unread(self, server: Server, windows: Iterable[str]) -> frozenset[str]:
+        """Return windows with requests that were not looked up by these rules.
+
+        Under the same rules, these are of another process, which still has former rules: it has
+        added them since, and they are not packed.
+
+        Args:
+            server: has the filters of these windows.
+            windows: the windows.
+        """
+        is_known, found = await self._note() == self._digest, set[str]()
+        for window in windows:
+            listing = await self.listing(server, window)
+            if listing.has_entries or (listing.members and not is_known):
+                found.add(window)
+        return frozenset(found)
+
+    async def listing(self, server: Server, window: str) -> Listing:
+        """Return what there is in the ledger of a filter."""
+        return await server.run(window, partial(ledger_protocol.chunks, tag=self._tag))
+
+    async def have_changed(self) -> bool:
+        """Whether there are requests to look up because they may have other windows now."""
+        note, filters = await self._note(), self._server.filters
+        windows = filters.left if note == self._digest else filters.by_window
+        if await self.unread(self._server, windows):
+            return True
+        if note != self._digest:
+            await self._write(note, self._digest)
+        return False
+
+    async def begin(self, token: str) -> str:
+        """Note that requests are being looked up; return the note."""
+        await self._write(await self._note(), token)
+        return token
+
+    async def end(self, token: str) -> None:
+        """Note that all requests have been looked up, if no process with other rules was there."""
+        await self._write(token, self._digest)
+
+    async def void_others(self, token: str) -> None:
+        """Delete the note of other rules, before entries are packed that they do not know."""
+        note = await self._note()
+        if note not in ("", self._digest, token):
+            await self._write(note, "")
+
+    async def _note(self) -> str:
+        return await self._server.run(DEFAULT, partial(ledger_protocol.rules, tag=self._tag))
+
+    async def _write(self, before: str, now: str) -> None:
+        note = partial(ledger_protocol.note_rules, tag=self._tag, before=before, now=now)
+        await self._server.run(DEFAULT, note)
 
 
 class DueRequests(NamedTuple):
@@ -59,30 +130,17 @@ class Ledger:
 
     Args:
         context: what all parts use.
-        server: of the filters.
-        failover: whether the spider is being closed.
         claims: of the crawl.
         decider: looks requests up.
-        rules: by which requests have their windows.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        server: Server,
-        failover: Failover,
-        claims: Claims,
-        *,
-        decider: Decider,
-        rules: LedgerRules,
-    ) -> None:
-        assert context.spider is not None  # noqa: S101 - it is checked before
-        self._spider, self._engine, self._report = context.spider, context.engine, context.report
-        self._keeps_headers = context.settings.keep_headers
+    def __init__(self, context: Context, claims: Claims, decider: Decider) -> None:
+        self._engine, self._report, self._server = context.engine, context.report, context.server
         self._clock, self._token = context.clock, context.token
-        self._server, self._failover, self._rules = server, failover, rules
-        self._settler, self._decider = claims.settler, decider
-        self._tag = workers.tag(context.spider.name)
+        self._keeps_headers = context.settings.keep_headers
+        self._spider, self._settler, self._tag = claims.spider, claims.settler, claims.me.tag
+        self._decider = decider
+        self._rules = LedgerRules(self._server, self._tag, context.settings.windows.digest)
         #: Is set while the idle spider waits for requests that are due.
         self._asked = asyncio.Event()
         #: Until when it is known that none is due.
@@ -98,9 +156,7 @@ class Ledger:
 
     def may_close(self) -> bool:
         """Whether the idle spider may close: when no request is due."""
-        if not self._server.is_up or self._failover.is_closing:
-            return True
-        if self._clock() < self._none_until:
+        if not self._server.is_up or self._clock() < self._none_until:
             return True
         self._asked.set()
         return False
@@ -113,8 +169,8 @@ class Ledger:
         """
         for window in self._server.filters.forgetting:
             await self._server.run(window, ledger_protocol.check_rights)
-        if await self._rules.have_changed(self._server):
-            self._moving = await self._rules.begin(self._server, f"moving:{self._token(8)}")
+        if await self._rules.have_changed():
+            self._moving = await self._rules.begin(f"moving:{self._token(8)}")
 
     async def run(self) -> None:
         """Pack entries, and crawl what is due when the spider is idle, until it is cancelled."""
@@ -149,7 +205,7 @@ class Ledger:
         they show that another process has added them.
         """
         self._packed, filters = self._settler.kept, self._server.filters
-        await self._rules.void_others(self._server, self._moving)
+        await self._rules.void_others(self._moving)
         to_pack = partial(ledger_protocol.to_pack, is_all=bool(self._moving))
         for window in filters.by_window if self._moving else filters.forgetting:
             if not self._moving and window in filters.left:
@@ -205,7 +261,7 @@ class Ledger:
             if stored is not None:
                 return [DueRequests(window, stored, stays=True)]
             self._left.popleft()
-        await self._rules.end(self._server, self._moving)
+        await self._rules.end(self._moving)
         self._moving, self._left = "", None
         return []
 
@@ -260,9 +316,7 @@ class Ledger:
 
     def _read(self, text: str) -> Request | None:
         try:
-            request = request_codec.load_stored(
-                text, self._spider, keeps_headers=self._keeps_headers
-            )
+            request = request_codec.load(text, self._spider, keeps_headers=self._keeps_headers)
         except ValueError as error:
             self._report.count("not_restored")
             self._report.warn_once(
@@ -277,7 +331,7 @@ class Ledger:
         return request
 
 
-def _readable(texts: Sequence[str] | Iterable[str]) -> Iterator[LedgerEntry]:
+def _readable(texts: Iterable[str]) -> Iterator[LedgerEntry]:
     """Yield entries without what belongs to the claim; damaged ones are left out."""
     for text in texts:
         entry = LedgerEntry.parse(text)

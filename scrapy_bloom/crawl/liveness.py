@@ -1,18 +1,35 @@
-"""Decides which claims are free, from the entries of all workers. No I/O but a look at /proc."""
+"""Who is alive, and which claims are free: sends heartbeats, and keeps what their replies say."""
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from math import ceil
 
+from scrapy_bloom.bloom.errors import tagged
+from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
-from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED
+from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, ONLY_DEAD, WorkerEntries
 from scrapy_bloom.crawl import workers
+from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.workers import Worker
+
+logger = logging.getLogger(__name__)
 
 #: Seconds after which requests that an empty queue should have count as lost.
 ORPHANED_AFTER_SECONDS = 5
 #: Stands for all further owners without an entry, where there are too many to note each.
 REST = ""
+#: Owners without an entry that are noted one by one; the others are noted together.
+MAX_UNKNOWN = 1_000
+#: Seconds from now of an entry's ``until`` beyond which it is removed if there are too many.
+OLD_SECONDS = 86_400
+#: Seconds that workers get to send a heartbeat after an outage.
+GRACE_SECONDS = 15.0
+#: Entries of workers that all workers read in a second, at most, if the set of workers changes.
+READ_PER_SECOND = 5_000
+#: Seconds between two readings of all workers, at most.
+MOST_READ_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -20,9 +37,8 @@ class WorkerView:
     """All workers of a filter, as one of them sees them.
 
     Args:
-        me: the worker that looks.
-        spider: name of its spider: of other spiders' claims, it crawls those only in which it has a
-            request of its own.
+        me: the worker that looks. Of other spiders' claims, it crawls those only in which its own
+            spider has a request.
         others: id -> worker.
         now: Unix time in seconds on the server.
         idle_since: since when the crawl is idle, on the server's clock; 0 if it is not.
@@ -38,7 +54,6 @@ class WorkerView:
     """
 
     me: Worker
-    spider: str
     others: Mapping[str, Worker]
     now: int
     idle_since: int = 0
@@ -167,4 +182,202 @@ class WorkerView:
 
     def is_kin(self, owner: str) -> bool:
         """Whether an owner of claims is of the same spider."""
-        return workers.is_of(owner, self.spider)
+        return workers.owner_tag(owner) == self.me.tag
+
+
+@dataclass
+class KnownWorkers:
+    """The workers of a filter as this worker knows them.
+
+    A reply holds all workers only if their set has changed, and the dead in any case. Those that it
+    leaves out are alive.
+
+    Attributes:
+        version: of the set of workers when it was read.
+        latest: of the set of workers when it was last heard of.
+        next_read: when it may be read again.
+        by_id: id -> worker.
+    """
+
+    version: str = ""
+    latest: str = ""
+    next_read: float = 0.0
+    by_id: dict[str, Worker] = field(default_factory=dict)
+
+    def update(self, found: WorkerEntries) -> None:
+        """Note a reply to a heartbeat."""
+        listed = workers.parse_all(found.entries)
+        self.latest = found.version
+        if found.is_all:
+            self.version, self.by_id = found.version, listed
+            return
+        for worker in self.by_id.values():
+            if worker.until <= found.now and worker.id not in listed:
+                # It has sent a heartbeat since, or was removed.
+                listed[worker.id] = replace(worker, until=found.now + 1)
+        self.by_id.update(listed)
+
+
+class Heartbeats:
+    """Sends heartbeats, and says what the other workers do.
+
+    Args:
+        context: what all parts use.
+        me: this worker; ``until`` is not used.
+
+    Attributes:
+        views: window -> this worker's view of all workers.
+        due: when the next heartbeat is due.
+        total: number of the workers, at least 1.
+        lost: nonces of calls that took claims over, without a reply.
+        awaited: owners of other spiders' claims in which this spider has a request, and which were
+            not free when they were scanned last.
+        met: owner without an entry -> when one of its claims was first found.
+    """
+
+    def __init__(self, context: Context, me: Worker) -> None:
+        self._me, self._server = me, context.server
+        self._clock, self._token = context.clock, context.token
+        self._cooldown = context.settings.retry_after
+        self.views: dict[str, WorkerView] = {}
+        self.due, self.total = 0.0, 1
+        self.lost: set[str] = set()
+        self.awaited: set[str] = set()
+        self.met: dict[str, float] = {}
+        #: Whether the crawl is idle, and since when, on the server's clock; 0 if that is not known.
+        self._is_idle, self._idle_since = False, 0
+        #: Until when the silence of workers says nothing.
+        self._distrusts_until = 0.0
+        self._known: dict[str, KnownWorkers] = {}
+        #: Whether there were too many workers.
+        self._is_crowded = False
+
+    def distrust_silence(self) -> None:
+        """Send a heartbeat now; others get some time to send theirs: there was an outage."""
+        self._distrusts_until = self._clock() + GRACE_SECONDS
+        self.due = 0.0
+
+    def note_unknown(self, owner: str) -> None:
+        """Note that a claim was found of an owner without an entry."""
+        is_one_more = owner in self.met or len(self.met) < MAX_UNKNOWN
+        self.met.setdefault(owner if is_one_more else REST, self._clock())
+
+    async def send(self, *, is_idle: bool, reads: bool = False) -> bool:
+        """Send a heartbeat to each filter; return whether there are other workers of the spider.
+
+        Args:
+            is_idle: whether the crawl is idle.
+            reads: read all workers if their set has changed, however many there are.
+        """
+        self.due = self._clock() + self._me.heartbeat
+        self._is_idle = is_idle
+        if not is_idle:
+            self._idle_since = 0
+        has_others = False
+        for window in self._server.filters.by_window:
+            known = self._known.setdefault(window, KnownWorkers())
+            may_read = reads or self._clock() >= known.next_read
+            version = known.version if may_read else ONLY_DEAD
+            found = await self._beat(window, self._me.life, version, self._horizon())
+            has_others |= await self._note(window, found)
+            if self._has_gone(window) and known.version != known.latest:
+                await self._read(window)  # it may have left in order
+        return has_others
+
+    async def read_changed(self) -> None:
+        """Read all workers, of filters where others are known: a look at claims begins."""
+        for window in self._server.filters.by_window:
+            known, view = self._known[window], self.views[window]
+            has_changed = view.is_partial or known.version != known.latest
+            # Of a process that is gone, the last heartbeat is not known.
+            if has_changed or self._has_gone(window):
+                await self._read(window)
+
+    def _has_gone(self, window: str) -> bool:
+        """Whether a process is gone of which the server does not know yet."""
+        view = self.views[window]
+        return any(worker.until > view.now for worker in view.dead)
+
+    async def _read(self, window: str) -> None:
+        by = self._horizon()
+        found = await self._server.run(window, partial(worker_protocol.heartbeat, by=by))
+        await self._note(window, found)
+
+    async def stop(self, window: str) -> None:
+        """Note that this worker has stopped and may have left claims in a filter."""
+        await self._beat(window, 0, ONLY_DEAD, "0")
+
+    async def leave(self, window: str) -> None:
+        """Remove this worker's entry."""
+        remove = partial(worker_protocol.remove_workers, entries={self._me.member: ""})
+        await self._server.run(window, partial(remove, nonce=self._token(4)))
+
+    async def _beat(self, window: str, life: int, known: str, by: str) -> WorkerEntries:
+        """Store this worker's entry: for ``life`` seconds, 0 if it stopped."""
+        beat = partial(worker_protocol.heartbeat, member=self._me.member, life=life, by=by)
+        return await self._server.run(window, partial(beat, nonce=self._token(4), known=known))
+
+    def _horizon(self) -> str:
+        """Return by when dead workers are of interest: see ``worker_protocol.heartbeat``."""
+        if not self._is_idle:
+            return f"+{ceil(self._me.heartbeat)}"
+        return str(self._idle_since + self._me.life) if self._idle_since else f"+{self._me.life}"
+
+    async def _note(self, window: str, found: WorkerEntries) -> bool:
+        known, clock = self._known[window], self._clock()
+        known.update(found)
+        if found.is_all:
+            known.next_read = clock + read_seconds(found.total)
+        self.total = max(1, found.total)
+        if self._is_idle:
+            self._idle_since = self._idle_since or found.now
+        others = {name: one for name, one in known.by_id.items() if name != self._me.id}
+        view = WorkerView(
+            self._me,
+            others,
+            found.now,
+            idle_since=self._idle_since,
+            unknown={owner: clock - met for owner, met in self.met.items()},
+            trusts_silence=clock >= self._distrusts_until,
+            lost=self.lost,
+            awaited=self.awaited,
+            is_partial=found.is_partial,
+            soon=found.soon,
+            cooldown=self._cooldown,
+        )
+        self.views[window] = view
+        # Of few workers, each watches the others; of many, one is soon there by itself.
+        if view.next_death and found.total < self._me.heartbeat:
+            self.due = min(self.due, clock + view.next_death - found.now)
+        if found.is_partial and found.is_all:
+            await self._reduce(window, found, others)
+        return view.has_kin or found.is_partial
+
+    async def _reduce(
+        self, window: str, found: WorkerEntries, others: Mapping[str, Worker]
+    ) -> None:
+        """Remove damaged and old entries: there are more than there can be workers."""
+        if not self._is_crowded:
+            self._is_crowded = True
+            text = (
+                "Bloom filter %r: there are %s workers, more than %s. Does anything else write to "
+                "its keys? Claims of workers are taken over as they are found; old and damaged "
+                "entries are removed"
+            )
+            counts = f"{found.total:,}", f"{worker_protocol.MAX_WORKERS:,}"
+            key = self._server.filters.by_window[window].key
+            logger.warning(tagged("too-many-workers", text), key, *counts)
+        good = {
+            worker.member
+            for worker in (*others.values(), self._me)
+            if worker.id == self._me.id or abs(worker.until - found.now) <= OLD_SECONDS
+        }
+        old = {member: until for member, until in found.entries.items() if member not in good}
+        if old:
+            remove = partial(worker_protocol.remove_workers, entries=old, nonce=self._token(4))
+            await self._server.run(window, remove)
+
+
+def read_seconds(count: int) -> float:
+    """Return the seconds for which so many workers use the list of workers that they have read."""
+    return min(MOST_READ_SECONDS, count * count / READ_PER_SECOND)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from scrapy_bloom.bloom.protocol.cached_ring import CachedRing, Verdict
-from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.fingerprinter import VERSIONED, base_of
+from scrapy_bloom.fingerprinter import VERSIONED, Key, base_of
 
 #: Seconds after its block's last reply that an entry counts: how late a rotation, or a ``clear``
 #: by another process, may be noticed.

@@ -11,8 +11,8 @@ from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.cached_ring import UNKEPT_ELSEWHERE, CachedRing, Verdict
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
-from scrapy_bloom.crawl.identity import Key
 from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.fingerprinter import Key
 
 #: Verdicts in whose place the page that yielded the request first gets another one.
 DEPEND_ON_PAGE = UNKEPT_ELSEWHERE | {Verdict.OTHERS_UNKEPT}

@@ -24,8 +24,8 @@ from twisted.python.failure import Failure
 from scrapy_bloom.bloom.errors import shown, tagged
 from scrapy_bloom.crawl.crawl import Crawl
 from scrapy_bloom.crawl.engine_hooks import check_method, drop_parsed
-from scrapy_bloom.crawl.in_flight import InFlightRequest
 from scrapy_bloom.crawl.lookups import Lookup
+from scrapy_bloom.crawl.pages import InFlightRequest
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,6 @@ class Outputs:
     ) -> None:
         self.decider, self.claims = crawl.decider, crawl.claims
         self.batch, self._log = batch, log
-        #: Whether the filter is closed: all requests go on to the scheduler.
         self.is_closed = False
         self.scraper: Any = None
         #: Items of one page that are processed at the same time, at most.
@@ -66,6 +65,10 @@ class Outputs:
         self._pages: dict[int, list[Request]] = {}
         #: Whether ``request_dropped`` has receivers, and until when that holds.
         self._has_receivers, self._holds_until = False, 0.0
+
+    def close(self) -> None:
+        """Pass all requests on to the scheduler: the filter is closed."""
+        self.is_closed = True
 
     def hook(self, scraper: Any) -> None:
         """Replace the scraper's method from now on.

@@ -3,32 +3,46 @@
 A worker's claims are its own as long as it sends heartbeats. A worker that opens a filter, or is
 idle, looks for free claims: those of dead workers, those of failed URLs that are due again, and
 those whose queue has lost their requests. Of other spiders' claims, it takes over those in which
-its own spider has a request. Of many workers, each begins a look at a random moment (``pace.py``).
+its own spider has a request.
+
+All workers together load the server with about as much as a few do: of many, each asks less often,
+and begins a look at a random moment.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 from math import inf
 
-from scrapy_bloom.bloom.errors import BloomError, tagged
-from scrapy_bloom.crawl import pace
+from scrapy import Request
+
+from scrapy_bloom.bloom.errors import BloomError, shown, tagged
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.crawl import request_codec
 from scrapy_bloom.crawl.claims import Claims
-from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.failover import Failover
-from scrapy_bloom.crawl.heartbeats import Heartbeats
-from scrapy_bloom.crawl.jobs import JobQueue
-from scrapy_bloom.crawl.pace import LOOK_SECONDS, ROOM_SECONDS
-from scrapy_bloom.crawl.restorer import Restorer
-from scrapy_bloom.crawl.runtime import wait_for
-from scrapy_bloom.crawl.server import Server, Watcher
+from scrapy_bloom.crawl.context import Context, wait_for
+from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.liveness import Heartbeats
+from scrapy_bloom.crawl.server import Watcher
 from scrapy_bloom.crawl.sweep import ClaimSweep
+from scrapy_bloom.crawl.tracker import set_claims
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that workers get to send a heartbeat after an outage.
-GRACE_SECONDS = 15.0
+#: Seconds between looks at the other workers while the crawl is idle, at least.
+IDLE_SECONDS = 0.5
+#: Such looks of all workers in a second, at most, unless each has to send a heartbeat more often.
+IDLE_LOOKS_PER_SECOND = 40
+#: Looks at all claims that all workers begin in a second, at most, unless each begins one a
+#: heartbeat, or knows of free claims.
+LOOKS_PER_SECOND = 10
+#: Up to so many workers (one of them may be dead) look whenever they like.
+FEW = 3
+#: Seconds between looks at all claims: failed URLs may be due.
+LOOK_SECONDS = 600.0
+#: Seconds until the crawl is asked again whether it has room for more requests.
+ROOM_SECONDS = 0.5
 
 
 class Recovery(Watcher):
@@ -36,30 +50,17 @@ class Recovery(Watcher):
 
     Args:
         context: what all parts use.
-        server: of the filters.
         claims: of the crawl.
-        jobs: are written later.
-        failover: whether the spider is being closed.
-
-    Attributes:
-        heartbeats: of this worker.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        server: Server,
-        claims: Claims,
-        jobs: JobQueue,
-        failover: Failover,
-    ) -> None:
-        assert context.spider is not None  # noqa: S101 - it is checked before
+    def __init__(self, context: Context, claims: Claims) -> None:
         self._engine, self._clock, self._report = context.engine, context.clock, context.report
-        self._server, self._claims, self._me = server, claims, claims.me
-        self._jobs, self._failover = jobs, failover
-        self._restorer = Restorer(context, server, claims, jobs)
-        self._sweep = ClaimSweep(context, self._me, server, self._drop)
-        self.heartbeats = Heartbeats(context, self._me, server, self._sweep)
+        self._server, self._jobs = context.server, context.jobs
+        self._claims, self._me = claims, claims.me
+        self._heartbeats = Heartbeats(context, self._me)
+        self._views = self._heartbeats.views
+        self._sweep = ClaimSweep(context, self._me, self._heartbeats)
+        self._restorer = Restorer(context, claims)
         #: Is set when a step is due now.
         self._wake = asyncio.Event()
         #: Whether there are, or were, other workers.
@@ -77,13 +78,13 @@ class Recovery(Watcher):
         #: Whether the other workers have shown since the crawl is idle that they live, and whether
         #: a look that began after that has found nothing.
         self._is_proven, self._has_looked = False, False
-        server.watch(self)
+        self._server.watch(self)
 
-    # -- what the crawl asks, and what it is told --
+    # -- what the crawl asks for, and notes --
 
     def may_close(self) -> bool:
         """Whether the idle spider may close; if not, the engine is woken later."""
-        if not self._server.is_up or self._failover.is_closing:
+        if not self._server.is_up:
             return True
         if not self._is_looking:
             if not (self._has_peers or self._claims.awaits_other_spiders):
@@ -107,18 +108,10 @@ class Recovery(Watcher):
 
     def back(self) -> None:
         """Look again after an outage; workers without a heartbeat do not count as dead yet."""
-        self.heartbeats.distrusts_until = self._clock() + GRACE_SECONDS
-        self.heartbeats.due = 0.0
+        self._heartbeats.distrust_silence()
         self.look_soon()
 
-    def _drop(self, window: str, fields: Collection[str], begun: float) -> None:
-        """Note claims, free since a moment, that were ended: their requests are not stored."""
-        self._report.dropped(len(fields))
-        self._claims.settler.dropped(window, fields, begun)
-        # Pages of this worker that wait for these requests will be free soon.
-        self.look_soon()
-
-    # -- the beginning --
+    # -- the beginning and the end --
 
     async def begin(self) -> None:
         """Send the first heartbeat, and end claims without a request of workers that have ended.
@@ -127,11 +120,18 @@ class Recovery(Watcher):
         take over, an idle spider need not wait for the first look.
         """
         await self._beat()
-        windows = [window for window, view in self._sweep.views.items() if view.has_lost_workers]
-        await self._sweep.drop_unkept(windows)
+        await self._drop_unkept(
+            [name for name, view in self._views.items() if view.has_lost_workers]
+        )
         if await self._sweep.may_find():
             self._must_look = self._is_looking = True
             self._plan_look()
+
+    async def end(self) -> None:
+        """Remove this worker's entry or, if it may leave claims, note that it has stopped."""
+        for window in self._server.filters.by_window:
+            may_leave = await self._sweep.may_have_own(window)
+            await (self._heartbeats.stop if may_leave else self._heartbeats.leave)(window)
 
     # -- the task --
 
@@ -155,48 +155,46 @@ class Recovery(Watcher):
         """Seconds until the next step is due."""
         if not self._server.is_up:
             return LOOK_SECONDS
-        next_idle = self._next_idle if self._is_idle else inf
-        return max(0.0, min(self.heartbeats.due, self._next_look, next_idle) - self._clock())
+        next_idle = self._next_idle if self._idle is not None else inf
+        return max(0.0, min(self._heartbeats.due, self._next_look, next_idle) - self._clock())
 
     @property
-    def _is_idle(self) -> bool:
-        """Whether the spider is idle, and waits for an answer whether it may close."""
-        return not self._may_end and self._idle_at == self._claims.tracker.handed_out_count
+    def _idle(self) -> int | None:
+        """Which idle period it is, as long as the spider waits for an answer; None for none."""
+        count = self._claims.tracker.handed_out_count
+        return count if self._idle_at == count and not self._may_end else None
 
     async def _beat(self, *, reads: bool = False) -> None:
         """Send a heartbeat."""
-        is_idle = self._is_idle
-        if not is_idle:
-            self.heartbeats.idle_since = 0
-        if await self.heartbeats.send(is_idle=is_idle, reads=reads):
+        if await self._heartbeats.send(is_idle=self._idle is not None, reads=reads):
             self._has_peers = True
 
     async def _step(self) -> None:
         """Send a heartbeat; look, if it is time to."""
         if self._seconds > 0:
             return
-        is_idle, idle_at = self._is_idle, self._idle_at
+        idle = self._idle
         await self._beat()
-        total, heartbeat = self.heartbeats.total, self._me.heartbeat
-        self._next_idle = self._clock() + pace.idle_seconds(total, heartbeat)
-        may_find = self._may_find(is_idle=is_idle)
+        total, heartbeat = self._heartbeats.total, self._me.heartbeat
+        self._next_idle = self._clock() + idle_seconds(total, heartbeat)
+        may_find = self._may_find(is_idle=idle is not None)
         if may_find:
             self._plan_look()
         if self._next_look <= self._clock():
-            await self._look(idle_at, is_idle=is_idle)
+            await self._look(idle)
         elif not may_find:
-            self._judge(idle_at, is_idle=is_idle)
+            self._judge(idle)
 
     def _plan_look(self) -> None:
         """Have a look begin at a random moment, unless one will soon."""
         now = self._clock()
-        longest = pace.look_seconds(self.heartbeats.total, self._me.heartbeat)
+        longest = look_seconds(self._heartbeats.total, self._me.heartbeat)
         if self._next_look > now + longest:
             self._next_look = now + random.uniform(0, longest)  # noqa: S311 - no secret
 
     def _may_find(self, *, is_idle: bool) -> bool:
         """Whether there may be free claims, so that a look has to come before the crawl ends."""
-        views = self._sweep.views.values()
+        views = self._views.values()
         was_proven = self._is_proven
         self._is_proven = is_idle and not any(view.may_lose_workers for view in views)
         has_dead = any(view.has_left_claims for view in views)
@@ -204,48 +202,57 @@ class Recovery(Watcher):
             # The last look may not have found what a worker has just left.
             self._has_looked = False
         awaits = self._claims.awaits_other_spiders
-        may_have_lost = bool(self._me.shared_queue or self._sweep.met or awaits)
+        may_have_lost = bool(self._me.shared_queue or self._heartbeats.met or awaits)
         return self._must_look or has_dead or (is_idle and may_have_lost and not self._has_looked)
 
-    async def _look(self, idle_at: int, *, is_idle: bool) -> None:
+    async def _look(self, idle: int | None) -> None:
         """Look at all claims; take over those that are free, and put their requests back."""
-        await self.heartbeats.read_changed(is_idle=is_idle)
+        await self._heartbeats.read_changed()
         self._must_look, self._next_look = False, self._clock() + LOOK_SECONDS
-        self._sweep.is_waiting, self._is_looking = False, True
-        windows, is_clean = [*self._server.filters.by_window], is_idle
-        await self._sweep.drop_unkept(windows)
-        self._sweep.awaited.clear()
+        self._is_looking = True
+        self._sweep.begin()
+        windows, is_clean = [*self._server.filters.by_window], idle is not None
+        await self._drop_unkept(windows)
+        self._heartbeats.awaited.clear()
         for window in windows:
             is_clean &= not await self._take_over(window)
-        self._has_peers |= bool(self._sweep.met)
-        is_still = self._is_idle and self._idle_at == idle_at
-        clean = is_clean and is_still and not self._sweep.is_waiting
-        self._has_looked = clean and not self._must_look
+        self._has_peers |= bool(self._heartbeats.met)
+        is_clean &= self._idle == idle and not self._sweep.is_waiting
+        self._has_looked = is_clean and not self._must_look
         if not self._must_look:  # else claims that this look has passed have become free
             self._is_looking = False
             self._answer()
         # What a look found before the crawl was idle says nothing about the end.
-        self._judge(idle_at, is_idle=is_idle)
+        self._judge(idle)
+
+    async def _drop_unkept(self, windows: Iterable[str]) -> None:
+        """End free claims without a request; the pages that wait for these are crawled again."""
+        for window in windows:
+            begun = self._clock()
+            if fields := await self._sweep.drop_unkept(window):
+                self._report.dropped(len(fields))
+                self._claims.settler.dropped(window, fields, begun)
+                self.look_soon()  # these pages will be free soon
 
     async def _take_over(self, window: str) -> bool:
         """Take over the free claims of a filter; return whether there were any."""
         sweep, has_found = self._sweep, False
-        dead, cursors = {one.id for one in sweep.views[window].dead}, sweep.blocks(window)
+        dead, cursors = {one.id for one in self._views[window].dead}, sweep.blocks(window)
         while cursors:
             pages, cursors = await sweep.scan(window, cursors)
             for block, page in pages.items():
                 await self._keep_alive()
                 for part in sweep.free_parts(window, page):
                     await self._has_room()
-                    if (found := await sweep.take_over(window, block, part)) is not None:
+                    if requests := await sweep.take_over(window, block, part):
                         has_found, self._idle_at = True, -1
-                        self._restorer.put_back(found)
+                        self._restorer.put_back(window, block, requests)
         await sweep.remove(window, dead)
         return has_found
 
     async def _keep_alive(self) -> None:
         """Send a heartbeat if it is due, during a look."""
-        if self._clock() >= self.heartbeats.due:
+        if self._clock() >= self._heartbeats.due:
             await self._beat(reads=True)  # a look must not take a new worker for an unknown one
 
     async def _has_room(self) -> None:
@@ -256,12 +263,11 @@ class Recovery(Watcher):
 
     # -- the end of a crawl --
 
-    def _judge(self, idle_at: int, *, is_idle: bool) -> None:
+    def _judge(self, idle: int | None) -> None:
         """Let the crawl end if it is idle still, unless a worker may soon turn out to be dead."""
-        is_still = is_idle and self._is_idle and self._idle_at == idle_at
-        if not is_still or self._jobs:
+        if idle is None or self._idle != idle or self._jobs:
             return
-        views = self._sweep.views.values()
+        views = self._views.values()
         if not (self._sweep.is_waiting or any(view.may_lose_workers for view in views)):
             self._may_end = True
             self._answer()
@@ -274,3 +280,73 @@ class Recovery(Watcher):
         if self._is_awaited and not self._is_looking:
             self._is_awaited = False
             self._engine.look()
+
+
+class Restorer:
+    """Puts requests back that were taken over from other workers.
+
+    Args:
+        context: what all parts use.
+        claims: of the crawl.
+    """
+
+    def __init__(self, context: Context, claims: Claims) -> None:
+        self._engine, self._report, self._server = context.engine, context.report, context.server
+        self._keeps_headers, self._put = context.settings.keep_headers, context.jobs.put
+        self._spider, self._tracker, self._settler = claims.spider, claims.tracker, claims.settler
+
+    def put_back(self, window: str, block: int, requests: Mapping[str, str]) -> None:
+        """Schedule the requests of a block's claims, by their fields."""
+        for name, text in requests.items():
+            request = self._read(window, block, name, text)
+            if request is None:
+                self._drop(window, block, name)
+                continue
+            self._settler.length += len(text)
+            try:
+                was_offered = self._tracker.restore(request, self._engine.crawl)
+            except Exception:
+                line = "Bloom filter: pending request %s cannot be scheduled"
+                logger.exception(tagged("not-scheduled", line), shown(request))
+                continue  # its claim stays, and the next run tries again
+            self._report.count("taken_over", window)
+            if not was_offered:
+                self._settler.settle(self._tracker.claims_of(request), JobKind.RELEASE)
+
+    def _read(self, window: str, block: int, name: str, text: str) -> Request | None:
+        reason = "it is not the request that was claimed"
+        try:
+            request = request_codec.load(text, self._spider, keeps_headers=self._keeps_headers)
+            claims = self._tracker.claims_of(request)
+            for key in claims:
+                if (window, name) == (key[0], field_of(key[1])):
+                    set_claims(request, {**claims, key: len(text)})
+                    if self._server.block_of(key) != block:  # of a header that was lost
+                        self._put(Job(JobKind.CLAIM, *key, text))
+                        self._drop(window, block, name)
+                    return request
+        except ValueError as error:
+            reason = str(error)
+        self._report.count("not_restored", window)
+        self._report.warn_once(
+            "not-restored",
+            f"a pending request of another run cannot be put back: {reason}. Has the spider "
+            "changed? Its URL is crawled when it is found again (bloom/not_restored counts them)",
+        )
+        return None
+
+    def _drop(self, window: str, block: int, name: str) -> None:
+        self._put(Job(JobKind.DROP, window, name.encode(), block=block))
+
+
+def idle_seconds(workers: int, heartbeat: float) -> float:
+    """Return the seconds between two looks of an idle worker at the others."""
+    return max(IDLE_SECONDS, min(heartbeat, workers / IDLE_LOOKS_PER_SECOND))
+
+
+def look_seconds(workers: int, heartbeat: float) -> float:
+    """Return how long a worker may wait that has a reason to look at all claims; it waits any time.
+
+    Few need not wait: a crawl of few workers still ends, and takes over claims, within a second.
+    """
+    return 0.0 if workers <= FEW else min(heartbeat, 2 * workers / LOOKS_PER_SECOND)

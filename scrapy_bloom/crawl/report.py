@@ -1,8 +1,10 @@
-"""Log lines and warnings about the filters of a crawl; each warning once."""
+"""Log lines and warnings about the filters of a crawl, each warning once; and its last lines."""
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from scrapy import Request
 from scrapy.settings import BaseSettings
@@ -16,19 +18,32 @@ from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, R
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.crawl import advice
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.opening import Opening
+from scrapy_bloom.crawl.server import Filters
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.crawl.summary import Tally, day, nothing_new, summary
 from scrapy_bloom.crawl.workers import Queue
-from scrapy_bloom.settings import ITEMS, BloomSettings
+from scrapy_bloom.settings import BloomSettings
 
-#: Stats of the last log lines, as ``Tally`` has them.
-_COUNTED = ("new", "seen", "failed", "taken_over", "without_item", "unknown", "offline")
 #: Topics of rings that are remembered: of 16 blocks in dozens of windows.
 MAX_TOPICS = 1_000
 
 logger = logging.getLogger(__name__)
+
+
+class Tally(NamedTuple):
+    """What one process has counted in one window: stats."""
+
+    new: int
+    seen: int
+    failed: int
+    taken_over: int = 0
+    without_item: int = 0
+    unknown: int = 0
+    offline: int = 0
+
+    @property
+    def without_server(self) -> int:
+        """Requests that were crawled without the server's answer."""
+        return self.unknown + self.offline
 
 
 class Report:
@@ -41,10 +56,6 @@ class Report:
     def __init__(self, stats: Stats) -> None:
         self.stats, self.count = stats, stats.count
         self._said: set[object] = set()
-        #: Whether settings or requests name pages that are read again sooner than others.
-        self.names_pages = False
-        #: Whether requests have versions: a page with one is recorded twice, with and without it.
-        self.has_versions = False
         #: The last logged reason why the server cannot be used.
         self._trouble = ""
         self.happened = RingEvents(self).happened
@@ -62,19 +73,14 @@ class Report:
         topic = "not-identified", type(error)
         if topic not in self._said:
             self._said.add(topic)
-            logger.error(
-                tagged(
-                    "not-identified",
-                    "Bloom filter: REQUEST_FINGERPRINTER_CLASS %s fails for %s (%s: %s). Such "
-                    "requests are not crawled until this is fixed (bloom/not_identified counts "
-                    "them)",
-                ),
-                fingerprinter,
-                shown(request),
-                type(error).__name__,
-                text := short(error),
-                exc_info=error if text == str(error) else None,
+            line = (
+                "Bloom filter: REQUEST_FINGERPRINTER_CLASS %s fails for %s (%s: %s). Such requests "
+                "are not crawled until this is fixed (bloom/not_identified counts them)"
             )
+            text, kind = short(error), type(error).__name__
+            trace = error if text == str(error) else None
+            args = fingerprinter, shown(request), kind, text
+            logger.error(tagged("not-identified", line), *args, exc_info=trace)
 
     def failed(self, request: Request, error: Exception) -> None:
         """Count and log that the filter failed for a request."""
@@ -93,12 +99,14 @@ class Report:
         scrapy_settings: BaseSettings,
         fingerprinter: str,
         settings: BloomSettings,
+        read: Callable[[Callable[[], Any]], Any],
     ) -> None:
-        """Log what each filter holds, so that a second run does not look broken."""
-        opening = Opening()
-        self.names_pages = bool(settings.recrawl_rules) or settings.remember == ITEMS
+        """Log what each filter holds, so that a second run does not look broken.
+
+        ``read`` calls what reads a filter.
+        """
         for window, bloom in filters.by_window.items():
-            info = opening.run(bloom.info)
+            info: FilterInfo = read(bloom.info)
             schedule = bloom.config.schedule if bloom.config else None
             logger.info("%r %s", bloom, _describe(info, schedule))
             before = bloom.replaced_config
@@ -114,7 +122,7 @@ class Report:
         has_window = bool(filters.forgetting)
         if settings.ledger and not has_window:
             self._advise("ledger-unused", filters.default, advice.LEDGER_UNUSED)
-        policy = opening.run(filters.default.eviction_policy)
+        policy = read(filters.default.eviction_policy)
         default, eviction = filters.default, advice.on_eviction(policy, has_window=has_window)
         self._advise("eviction", default, eviction)
         schedule = default.config.schedule if default.config else None
@@ -123,7 +131,9 @@ class Report:
         if not settings.makes_claims:
             self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 
-    def closing(self, filters: Filters, *, is_up: bool) -> None:
+    def closing(
+        self, filters: Filters, *, is_up: bool, names_pages: bool, has_versions: bool
+    ) -> None:
         """Log what the crawl did, and what the filters hold at the end if the server says it."""
         trouble = "" if is_up else self._trouble
         for window, bloom in filters.by_window.items():
@@ -133,13 +143,10 @@ class Report:
             except BloomError as error:
                 trouble = str(error)
             self._set(window, info)
-            tally = Tally(*(self.stats.counted(name, window) for name in _COUNTED))
-            logger.info(
-                "Bloom filter %r: %s",
-                bloom.key,
-                summary(tally, info, has_versions=self.has_versions),
-            )
-            if info and (reason := nothing_new(tally, info, names_pages=self.names_pages)):
+            tally = Tally(*(self.stats.counted(name, window) for name in Tally._fields))
+            done = summary(tally, info, has_versions=has_versions)
+            logger.info("Bloom filter %r: %s", bloom.key, done)
+            if info and (reason := nothing_new(tally, info, names_pages=names_pages)):
                 logger.info("Bloom filter %r: %s", bloom.key, reason)
         if trouble:
             text = "Bloom filter: what it holds at the end is not known: %s"
@@ -166,17 +173,12 @@ class Report:
 
     def windows_left(self, claims: Mapping[str, int]) -> None:
         """Log that requests of windows that are no longer set are crawled now."""
+        text = (
+            "Bloom filter: %s requests of the window %r were claimed and not crawled, and no rule "
+            "has it any more: they are crawled now, and remembered as before"
+        )
         for window, count in claims.items():
-            logger.warning(
-                tagged(
-                    "window-removed",
-                    "Bloom filter: %s requests of the window %r were claimed and not crawled, and "
-                    "no rule has it any more: they are crawled now, and remembered as "
-                    "before",
-                ),
-                f"{count:,}",
-                window,
-            )
+            logger.warning(tagged("window-removed", text), f"{count:,}", window)
 
     def claims_ignored(self, count: int) -> None:
         """Log that there are claims, and that this crawl does not take them over."""
@@ -219,14 +221,11 @@ class Report:
 
     def paused(self, count: int) -> None:
         """Log that the crawl waits for the server."""
-        logger.warning(
-            tagged(
-                "paused",
-                "Bloom filter: the crawl waits for the server: this process remembers %s requests "
-                "by itself, and has room for no more",
-            ),
-            f"{count:,}",
+        text = (
+            "Bloom filter: the crawl waits for the server: this process remembers %s requests by "
+            "itself, and has room for no more"
         )
+        logger.warning(tagged("paused", text), f"{count:,}")
 
     def cleared(self, bloom: BloomFilter) -> None:
         """Log that a filter was cleared."""
@@ -235,15 +234,12 @@ class Report:
 
     def closed(self, left: int) -> None:
         """Log how many queued writes were not applied."""
+        text = (
+            "Bloom filter: %s records could not be written, because the server did not answer: "
+            "their pages may be crawled again, and none is hidden"
+        )
         if left:
-            logger.warning(
-                tagged(
-                    "unwritten",
-                    "Bloom filter: %s records could not be written, because the server did not "
-                    "answer: their pages may be crawled again, and none is hidden",
-                ),
-                f"{left:,}",
-            )
+            logger.warning(tagged("unwritten", text), f"{left:,}")
 
     def _set(self, window: str, info: FilterInfo | None) -> None:
         """Set the gauges of a filter; to None if they are not known."""
@@ -333,3 +329,66 @@ def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
     due = info.generations[-1].forgotten
     since = f", the oldest from {day(due)} on" if due else ""
     return f"remembers {urls} crawled again {schedule.age}{since} ({size}, {made_for})"
+
+
+# -- the last log lines --
+
+
+def summary(tally: Tally, info: FilterInfo | None, *, has_versions: bool = False) -> str:
+    """Return what a crawl did with a filter, and what the filter holds now, if that is known.
+
+    A page that has a version is recorded with and without it, and both are counted.
+    """
+    listings = f" ({tally.without_item:,} without an item)" if tally.without_item else ""
+    new = f"{tally.new:,} new{listings}"
+    if tally.without_server:
+        new += f", {tally.without_server:,} crawled without the server's answer"
+    done = f"{new}, {tally.seen:,} seen, {tally.failed:,} failed in this process"
+    if info is None:
+        return f"{done}; how many URLs are remembered is not known"
+    urls = plural(info.count, "URL is", "URLs are")
+    if has_versions:
+        urls = f"{info.count:,} URLs and versions of URLs are"
+    text = f"{done}; {urls} remembered"
+    if info.claims:
+        pending = plural(info.claims, "is not crawled yet or has", "are not crawled yet or have")
+        text += f", {pending} failed (scrapy bloom pending)"
+    closes = info.generations[0].closes
+    return f"{text}; the next rotation is on {day(closes)}" if closes else text
+
+
+def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) -> str | None:
+    """Return why a crawl found nothing new, and what to do; None if it found something.
+
+    Args:
+        tally: what was counted.
+        info: the filter as it is now.
+        names_pages: whether the project says already which pages are read again sooner.
+    """
+    if tally.new or tally.taken_over or tally.without_server or not tally.seen:
+        return None
+    since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
+    again = f", and is crawled again from {day(due)} on" if due else ""
+    text = (
+        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, the oldest "
+        f"since {since}{again}"
+    )
+    if info.claims:
+        pages = plural(info.claims, "page")
+        text += (
+            f"; or it is pending ({pages}): another worker is crawling it, or it has failed and is "
+            "tried again later (scrapy bloom pending)"
+        )
+    if names_pages:
+        return text
+    return (
+        f"{text}. If some of these pages list others that are new, name them by "
+        'meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES, and each run reads them. A '
+        'new filter needs no names with BLOOM_REMEMBER = "items"'
+    )
+
+
+def day(time: int) -> str:
+    """Return a Unix time as text, with seconds if there are any."""
+    seconds = ":%S" if time % 60 else ""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M{seconds} UTC}"

@@ -84,37 +84,24 @@ def dump(request: Request, spider: Spider | None) -> str:
     return text
 
 
-def load(text: str, spider: Spider | None) -> Request:
+def load(text: str, spider: Spider | None, *, keeps_headers: bool = True) -> Request:
     """Restore a request.
 
     Args:
         text: what ``dump`` returned.
         spider: the spider whose methods its callbacks will be.
-
-    Raises:
-        ValueError: it is not a good stored request.
-    """
-    try:
-        return _read(text, spider)
-    except Exception as error:  # a user's class may raise anything, the parser RecursionError
-        raise ValueError(_reason(error)) from None
-
-
-def load_stored(text: str, spider: Spider | None, *, keeps_headers: bool) -> Request:
-    """Restore a request as ``load`` does, unless it should not have been stored.
-
-    Args:
-        text: what ``dump`` returned.
-        spider: the spider whose methods its callbacks will be.
-        keeps_headers: whether requests with credentials are stored.
+        keeps_headers: whether requests with credentials may have been stored.
 
     Raises:
         ValueError: it is not a good stored request, or has credentials.
     """
-    request = load(text, spider)
-    if keeps_headers or not has_credentials(request):
-        return request
-    raise ValueError("it has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is False")
+    try:
+        request = _read(text, spider)
+    except Exception as error:  # a user's class may raise anything, the parser RecursionError
+        raise ValueError(_reason(error)) from None
+    if not keeps_headers and has_credentials(request):
+        raise ValueError("it has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is False")
+    return request
 
 
 def without_meta(text: str, key: str) -> str:

@@ -1,6 +1,8 @@
-"""The filters' server, as one crawl sees it: up or down, which process it is; runs operations.
+"""The filters of a crawl, and their server as one crawl sees it: up or down, which process it is.
 
-UP until a call fails; then DOWN, until the writer has reached the server and written what was
+A crawl has the default filter and one for each other window, on one connection.
+
+The server is UP until a call fails; then DOWN, until the writer has reached it and written what was
 missed. Each change begins an *epoch*. A server that was restarted, or replaced by a replica, may
 have lost its last writes: pages that began in an earlier epoch are crawled again.
 
@@ -8,24 +10,36 @@ Of a cluster, a part may be DOWN. Then lookups go on in the other parts, so that
 each restart that is noticed, begins an epoch: claims on links were made after the first one.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
+from scrapy.exceptions import NotConfigured
+from scrapy.settings import BaseSettings
+from scrapy.utils.project import data_path
+
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
+from scrapy_bloom.bloom.client.connection import Connection, connect, connect_scrapy_redis
 from scrapy_bloom.bloom.client.routes import slot_of
 from scrapy_bloom.bloom.errors import BloomError, shown, slots_of
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.options import EXTEND
+from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession, touches
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.crawl.runtime import in_thread
-from scrapy_bloom.settings import WORDS
+from scrapy_bloom.fingerprinter import Key
+from scrapy_bloom.settings import DEFAULT, WORDS, BloomSettings
 
 T = TypeVar("T")
-
+#: Is called with a filter's key, its window, an event, and the ring that changed.
+Notify = Callable[[str, str, str, Ring], object]
 #: Seconds between attempts to reach the server: the first one, and at most.
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.1, 5.0
 #: The same at most, of a cluster.
@@ -36,8 +50,136 @@ RECOVERED_AFTER_SECONDS = 10.0
 MAX_REFUSALS = 4
 
 
+@dataclass
+class Filters:
+    """The filters of a crawl.
+
+    Attributes:
+        by_window: the filter of each window, the default one first.
+        connection: what they share.
+        left: windows that the settings no longer have.
+    """
+
+    by_window: dict[str, BloomFilter]
+    connection: Connection
+    left: Collection[str] = ()
+
+    @property
+    def default(self) -> BloomFilter:
+        """The filter of all requests that no other window is named for."""
+        return self.by_window[DEFAULT]
+
+    @property
+    def forgetting(self) -> dict[str, BloomFilter]:
+        """The filters, once they are open, that forget."""
+        return {
+            window: bloom
+            for window, bloom in self.by_window.items()
+            if bloom.config is not None and bloom.config.schedule is not None
+        }
+
+    @property
+    def round_trips(self) -> int:
+        """Times that any of them sent commands and waited for the replies."""
+        return sum(bloom.round_trips for bloom in self.by_window.values())
+
+    def stay_quick(self) -> None:
+        """From now on, do not wait for a host name to be resolved: rather fail at once."""
+        for bloom in self.by_window.values():
+            bloom.may_connect = not self.connection.resolves
+
+    def find_server(self) -> None:
+        """Find the server again, blocking: it may have moved, or a name has to be resolved."""
+        self.connection.restart()
+        default = self.default
+        default.may_connect, quick = True, default.may_connect
+        try:
+            default.server_id()
+        finally:
+            default.may_connect = quick
+
+    def noted_windows(self, names: Sequence[str]) -> set[str]:
+        """Note in the main filter which windows there are; return all that were noted before.
+
+        Raises:
+            StorageError: the server does not answer.
+        """
+        return self.default.run(partial(deletion.note_windows, names=names))
+
+    def close(self) -> None:
+        """Close the connection; the filters stay on the server."""
+        self.connection.close()
+
+
+def connect_filters(
+    settings: BloomSettings,
+    scrapy_settings: BaseSettings,
+    *,
+    on_difference: str = EXTEND,
+    left: Collection[str] = (),
+    fingerprinter: str = "",
+    notify: Notify | None = None,
+) -> Filters:
+    """Return the filters that the settings describe; nothing is sent before their first use.
+
+    Args:
+        settings: ours.
+        scrapy_settings: Scrapy's.
+        on_difference: what happens to filters that are stored with other settings; see
+            ``BloomFilter``.
+        left: windows that the settings no longer have; their filters stay as they are stored.
+        fingerprinter: import path of the class that makes the fingerprints.
+        notify: is called with what happens to the filters.
+
+    Raises:
+        ConfigurationError: the address or a client argument is wrong.
+        StorageError: the embedded server does not start.
+    """
+    connection, windows = _connect(settings, scrapy_settings), settings.windows
+    parameters = {
+        DEFAULT: settings.parameters(),
+        **{name: settings.parameters(window) for name, window in windows.others.items()},
+        **{name: {"run": settings.options.run} for name in left},
+    }
+    blooms = {}
+    for name, given in parameters.items():
+        key = settings.key if name == DEFAULT else f"{settings.key}:{name}"
+        blooms[name] = BloomFilter(
+            connection.client,
+            key,
+            **given,
+            on_difference=on_difference,
+            notify=notify and partial(notify, key, name),
+            fingerprinter=fingerprinter,
+            label=connection.address,
+            words=WORDS,
+            timeout=settings.timeout,
+        )
+    if len(blooms) == 1:
+        blooms[DEFAULT].keep_connection()
+    return Filters(blooms, connection, left)
+
+
+def _connect(settings: BloomSettings, scrapy_settings: BaseSettings) -> Connection:
+    timeout, params = settings.timeout, settings.redis_params
+    if settings.redis_url is None:
+        return connect_scrapy_redis(scrapy_settings, timeout=timeout, params=params, words=WORDS)
+    data_dir = data_directory("bloom")
+    return connect(
+        settings.redis_url, timeout=timeout, params=params, data_dir=data_dir, words=WORDS
+    )
+
+
+def data_directory(name: str) -> Path:
+    """Return a directory in the project's ``.scrapy``; without a project, in the current one's."""
+    try:
+        return Path(data_path(name))
+    except NotConfigured:
+        return Path(".scrapy", name)  # settings by SCRAPY_SETTINGS_MODULE, and no scrapy.cfg
+
+
 class Watcher:
-    """Is told what becomes of the server."""
+    """Hears what becomes of the server."""
 
     def failed(self, error: BloomError, *, is_first: bool) -> None:
         """A call failed; ``is_first`` if the server was up before."""
@@ -77,7 +219,7 @@ class Server:
         #: Whether it names another process each time: then it is not identified any more.
         self.is_unsteady = False
         #: Times that it was another process, since it confirmed a page.
-        self.refusals = 0
+        self._refusals = 0
         #: Failed attempts in a row, and when the server was last reached.
         self._failures, self._reached = 0, float("-inf")
 
@@ -144,19 +286,9 @@ class Server:
         if self._driver is None:
             self.filters.connection.restart()
         else:
-            await in_thread(self._find)
+            await asyncio.to_thread(self.filters.find_server)
         for window in self.filters.by_window:
             await self.run(window, lambda session: session.open(writable=True), on_all_blocks=True)
-
-    def _find(self) -> None:
-        """Let the client that blocks find the server: it may have moved, or a name be resolved."""
-        self.filters.connection.restart()
-        default = self.filters.default
-        default.may_connect, quick = True, default.may_connect
-        try:
-            default.server_id()
-        finally:
-            default.may_connect = quick
 
     def leave_loop(self) -> None:
         """Block from now on: the event loop is closed."""
@@ -246,10 +378,14 @@ class Server:
             self.restarted = self.epoch
         return is_other
 
+    def confirmed(self) -> None:
+        """Note that pages were confirmed."""
+        self._refusals = 0
+
     def refused(self) -> bool:
         """Note that it was another process than before; return whether it is so each time."""
-        self.refusals += 1
-        if self.refusals == MAX_REFUSALS:
+        self._refusals += 1
+        if self._refusals == MAX_REFUSALS:
             # A proxy in front of several servers, for instance: INFO is of one, scripts run on all.
             self.id, self.is_unsteady = "", True
         return self.is_unsteady

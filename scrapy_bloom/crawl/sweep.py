@@ -1,8 +1,7 @@
 """A scan of all claims: ends free claims without a request, and takes over the other free ones."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from scrapy_bloom.bloom.errors import BloomError
@@ -14,10 +13,8 @@ from scrapy_bloom.bloom.protocol.claim_protocol import (
     scan,
 )
 from scrapy_bloom.bloom.protocol.worker_protocol import remove_workers
-from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.liveness import REST, WorkerView
-from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.liveness import Heartbeats, WorkerView
 from scrapy_bloom.crawl.workers import Worker
 
 #: Claims of a block scanned in one call, about.
@@ -26,25 +23,8 @@ SCAN = 1_000
 SCAN_OWN = 100
 #: Claims taken over in one call at most.
 PAGE = 128
-#: Owners without an entry that are noted one by one; the others are noted together.
-MAX_UNKNOWN = 1_000
 #: Characters of requests read in one call, about.
 MAX_REPLY = 1 << 18
-
-
-@dataclass(frozen=True, slots=True)
-class Reclaimed:
-    """Claims that were taken over in one filter.
-
-    Args:
-        window: the filter's window.
-        block: the claims' block.
-        requests: field of the claim -> request as JSON.
-    """
-
-    window: str
-    block: int
-    requests: Mapping[str, str]
 
 
 class ClaimSweep:
@@ -53,35 +33,20 @@ class ClaimSweep:
     Args:
         context: what all parts use.
         me: this worker.
-        server: of the filters.
-        dropped: is called with a window, the fields of claims that were ended because their
-            requests are not stored, and the moment at which the look for them began.
+        heartbeats: say which claims are free.
 
     Attributes:
-        views: window -> this worker's view of all workers.
-        met: owner without an entry -> when one of its claims was first found.
-        lost: nonces of calls without a reply.
-        awaited: owners of other spiders' claims in which this spider has a request, and which were
-            not free when they were scanned last.
-        is_waiting: whether the last scan found claims that may be free soon.
+        is_waiting: whether a scan since ``begin`` has found claims that may be free soon.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        me: Worker,
-        server: Server,
-        dropped: Callable[[str, Collection[str], float], object],
-    ) -> None:
-        assert context.spider is not None  # noqa: S101 - it is checked before
-        self._me, self._tag = me, workers.tag(context.spider.name)
-        self._server, self._dropped = server, dropped
-        self.cooldown = context.settings.retry_after
-        self._clock, self._token = context.clock, context.token
-        self.views: dict[str, WorkerView] = {}
-        self.met: dict[str, float] = {}
-        self.lost: set[str] = set()
-        self.awaited: set[str] = set()
+    def __init__(self, context: Context, me: Worker, heartbeats: Heartbeats) -> None:
+        self._me, self._heartbeats, self._views = me, heartbeats, heartbeats.views
+        self._server, self._token = context.server, context.token
+        self._cooldown = context.settings.retry_after
+        self.is_waiting = False
+
+    def begin(self) -> None:
+        """Begin a scan of all claims."""
         self.is_waiting = False
 
     def blocks(self, window: str) -> dict[int, str]:
@@ -93,40 +58,39 @@ class ClaimSweep:
         self, window: str, cursors: Mapping[int, str], count: int = SCAN
     ) -> tuple[dict[int, ClaimPage], dict[int, str]]:
         """Return the next claims of some blocks, and where the scan goes on. One may come twice."""
-        read = partial(scan, cursors=cursors, count=count, tag=self._tag)
+        read = partial(scan, cursors=cursors, count=count, tag=self._me.tag)
         pages = await self._server.run(window, read) if cursors else {}
         left = {block: page.cursor for block, page in pages.items() if page.cursor != "0"}
         return pages, left
 
     def free_parts(self, window: str, page: ClaimPage) -> Iterator[list[StoredClaim]]:
         """Note the claims of a page; yield the free ones, in parts that are taken over at once."""
-        view = self.views[window]
+        view = self._views[window]
         self._note(view, page)
         return _bounded([one for one in page.claims if one.length and view.is_free(one)])
 
     async def take_over(
         self, window: str, block: int, part: Sequence[StoredClaim]
-    ) -> Reclaimed | None:
-        """Take claims over that are free still; None if none is.
+    ) -> Mapping[str, str]:
+        """Take claims over that are free still; return their requests as JSON, by their fields.
 
         A silent worker may have come back since they were scanned.
         """
-        claims = [*filter(self.views[window].is_free, part)]
+        claims = [*filter(self._views[window].is_free, part)]
         if not claims:
-            return None
-        nonce, owner = self._token(4), self._me.shared_queue or self._me.id
-        take = partial(reassign, owner=owner, nonce=nonce, cooldown=self.cooldown)
+            return {}
+        nonce = self._token(4)
+        take = partial(reassign, owner=self._me.owner, nonce=nonce, cooldown=self._cooldown)
         try:
-            requests = await self._server.run(window, partial(take, block=block, claims=claims))
+            return await self._server.run(window, partial(take, block=block, claims=claims))
         except BloomError:
             # The call may have succeeded: claims with this nonce are taken over again.
-            self.lost.add(nonce)
+            self._heartbeats.lost.add(nonce)
             raise
-        return Reclaimed(window, block, requests) if requests else None
 
     async def remove(self, window: str, dead: Collection[str]) -> None:
         """Remove workers that have been dead since before a scan: all their claims were free."""
-        ended = [worker for worker in self.views[window].dead if worker.id in dead]
+        ended = [worker for worker in self._views[window].dead if worker.id in dead]
         if ended:
             entries = {worker.member: str(worker.until) for worker in ended}
             remove = partial(remove_workers, entries=entries, nonce=self._token(4))
@@ -138,7 +102,7 @@ class ClaimSweep:
         It scans few claims: most crawls find none when they open.
         """
         for window in self._server.filters.by_window:
-            view = self.views[window]
+            view = self._views[window]
             pages, _ = await self.scan(window, self.blocks(window))
             for page in pages.values():
                 if page.cursor != "0" or page.damaged:
@@ -153,32 +117,24 @@ class ClaimSweep:
         own = (one for page in pages.values() for one in page.claims if one.owner == self._me.id)
         return bool(left) or any(own)
 
-    async def drop_unkept(self, windows: Collection[str]) -> None:
-        """End all free claims without a request, which cannot be crawled.
+    async def drop_unkept(self, window: str) -> set[str]:
+        """End all free claims without a request, which cannot be crawled; return their fields.
 
         The pages that yielded these requests are taken over next, or are start pages. They yield
         the requests again, and these must be new then. Another spider's claim is left to the spider
         that finds the URL first, as if it had failed: its own request stays.
         """
-        for window in windows:
-            begun = self._clock()
-            fields = await self._drop_unkept(window, self.views[window])
-            if fields:
-                self._dropped(window, fields, begun)
-                # Pages of this worker that wait for these requests will be free soon.
-                self.is_waiting = True
-
-    async def _drop_unkept(self, window: str, view: WorkerView) -> set[str]:
         dropped, cursors = set[str](), self.blocks(window)
         while cursors:
             pages, cursors = await self.scan(window, cursors)
             for block, page in pages.items():
-                dropped |= await self._drop_of_page(window, view, block, page)
+                dropped |= await self._drop_of_page(window, block, page)
+        # Pages of this worker that wait for these requests will be free soon.
+        self.is_waiting |= bool(dropped)
         return dropped
 
-    async def _drop_of_page(
-        self, window: str, view: WorkerView, block: int, page: ClaimPage
-    ) -> set[str]:
+    async def _drop_of_page(self, window: str, block: int, page: ClaimPage) -> set[str]:
+        view = self._views[window]
         by_owner: dict[str, list[str]] = defaultdict(list)
         for claim in page.claims:
             if claim.length or not view.is_unkept_lost(claim):
@@ -201,11 +157,10 @@ class ClaimSweep:
     def _note(self, view: WorkerView, page: ClaimPage) -> None:
         for claim in page.claims:
             if not (view.is_kin(claim.owner) or view.is_free(claim)):
-                self.awaited.add(claim.owner)
+                self._heartbeats.awaited.add(claim.owner)
             self.is_waiting |= view.is_to_be_awaited(claim)
             if view.is_unknown(claim):
-                is_one_more = claim.owner in self.met or len(self.met) < MAX_UNKNOWN
-                self.met.setdefault(claim.owner if is_one_more else REST, self._clock())
+                self._heartbeats.note_unknown(claim.owner)
 
 
 def _bounded(claims: Iterable[StoredClaim]) -> Iterator[list[StoredClaim]]:

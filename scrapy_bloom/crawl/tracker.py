@@ -7,7 +7,7 @@ A request carries its claims in ``meta`` into the scheduler's queue: its own, an
 requests that became this one by redirects and retries. They are settled together.
 
 A request that is not stored is lost with this process, so the page that yielded it is settled
-after it: see ``in_flight.py``.
+after it: see ``pages.py``.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,13 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
+from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl import failures
 from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.identity import Key, name_of
-from scrapy_bloom.crawl.in_flight import Claims, InFlightRequest, PageItems
+from scrapy_bloom.crawl.identity import name_of
 from scrapy_bloom.crawl.jobs import JobKind
+from scrapy_bloom.crawl.pages import ClaimSettler, InFlightRequest, PageClaims
 from scrapy_bloom.crawl.request_codec import (
     NO_PARTS,
     SET_LATER,
@@ -32,13 +33,15 @@ from scrapy_bloom.crawl.request_codec import (
     note_set_later,
     set_later,
 )
-from scrapy_bloom.crawl.server import Server
-from scrapy_bloom.crawl.settler import ClaimSettler
 from scrapy_bloom.crawl.workers import Queue
+from scrapy_bloom.fingerprinter import Key
+from scrapy_bloom.settings import ITEMS, RUN
 
 #: The key of ``meta`` that holds a request's claims.
 META = "bloom_claims"
-#: The first status of pages that are missing, even if they count as crawled.
+#: The key of ``meta`` that says whether a page has an item, whatever it yields.
+HAS_ITEM = "bloom_has_item"
+#: The first status of pages that are missing, such as 404, even if they count as crawled.
 MISSING = 400
 #: Why a request is not stored, if its own values are no reason.
 NO_ROOM = (
@@ -58,7 +61,7 @@ class Offer:
         is_same_page: whether that request was yielded by the same page, crawled twice.
     """
 
-    inherited: Claims = field(default_factory=dict)
+    inherited: PageClaims = field(default_factory=dict)
     is_seen: bool = False
     unkept: Key | None = None
     is_same_page: bool = False
@@ -69,16 +72,14 @@ class ClaimTracker:
 
     Args:
         context: what all parts use.
-        server: which epoch it is.
         settler: settles claims.
         queue: of the crawl; claims in it may be another worker's.
-        page_items: decides which pages have an item; None if all are recorded.
+        key_of: identifies a request.
         keep_once: stores a request that is neither tested nor recorded.
 
     Attributes:
+        offer: the request that the scheduler is being offered.
         restored: the request that is being put back.
-        was_offered: whether the scheduler was offered that request.
-        not_kept_reason: why the last request could not be stored.
         pages: of requests that the scheduler has not been offered yet.
         handed_out_count: requests that the crawl has got to do.
     """
@@ -86,34 +87,50 @@ class ClaimTracker:
     def __init__(
         self,
         context: Context,
-        server: Server,
         settler: ClaimSettler,
         queue: Queue,
-        page_items: PageItems | None,
-        *,
+        key_of: Callable[[Request], Key],
         keep_once: Callable[[Request], None],
     ) -> None:
-        self._report, self._server, self._settler = context.report, server, settler
-        self._windows = tuple(server.filters.by_window)
+        self._report, self._server, self._settler = context.report, context.server, settler
+        self._windows = tuple(context.server.filters.by_window)
         self._crawled_statuses = context.settings.crawled_statuses
+        self._only_items = context.settings.remember == ITEMS
         self._may_be_others = bool(queue.name)
-        self._page_items, self._keep_once = page_items, keep_once
+        self._key_of, self._keep_once = key_of, keep_once
         self.handed_out_count = 0
         self.offer = Offer()
         self.restored: Request | None = None
-        self.was_offered = False
-        self.not_kept_reason = ""
+        self._was_offered = False
+        #: Why the last request could not be stored.
+        self._not_kept_reason = ""
         self.pages: WeakKeyDictionary[Request, InFlightRequest] = WeakKeyDictionary()
         #: The claims of requests in the queue. Requests in a queue on a disk or in Redis have them
         #: in ``meta`` too, because they come out of it as other objects.
-        self._queued: WeakKeyDictionary[Request, list[Claims]] = WeakKeyDictionary()
+        self._queued: WeakKeyDictionary[Request, list[PageClaims]] = WeakKeyDictionary()
         self._in_flight: dict[Request, InFlightRequest] = {}
         #: Redirects and retries that the scheduler has not been offered yet.
-        self._successors: dict[Request, Claims] = {}
+        self._successors: dict[Request, PageClaims] = {}
 
     def attach_claim(self, request: Request, claim: Key, length: int) -> None:
         """Give a request its claims: this one, and those that it inherits."""
         set_claims(request, {**self.offer.inherited, claim: length})
+
+    def not_kept(self, reason: str) -> None:
+        """Note why the request that is looked up now cannot be stored."""
+        self._not_kept_reason = reason
+
+    def restore(self, request: Request, schedule: Callable[[Request], None]) -> bool:
+        """Schedule a request with its claims; return whether the scheduler was offered it.
+
+        If not, a middleware has dropped it, for instance as offsite.
+        """
+        self.restored, self._was_offered = request, False
+        try:
+            schedule(request)
+        finally:
+            self.restored = None
+        return self._was_offered
 
     def claim_later(self, request: Request) -> None:
         """Note that a job claims a request: its page is settled after that job."""
@@ -145,7 +162,7 @@ class ClaimTracker:
     def offered(self, request: Request) -> None:
         """Find out which claims a request inherits; store a request that is not looked up."""
         if request is self.restored:
-            self.was_offered = True
+            self._was_offered = True
             self.offer = Offer(self.claims_of(request))
             return
         self.offer = Offer(inherited := self._successors.pop(request, {}))
@@ -162,7 +179,15 @@ class ClaimTracker:
         if claims:
             self._queued.setdefault(request, []).append(claims)
             if not self.offer.inherited and not any(claims.values()):
-                self._note_unkept(next(iter(claims)), parent)
+                claim = next(iter(claims))
+                self._report.count("not_kept", claim[0])
+                self._report.warn_once(
+                    "not-kept",
+                    f"{self._not_kept_reason or NO_ROOM}. If the crawl stops before such a request "
+                    "is crawled, the next run fetches the page that yielded it again "
+                    "(bloom/not_kept counts them)",
+                )
+                self._settler.wait_for(claim, parent)
         self.offer = Offer()
 
     def refused(self, request: Request) -> None:
@@ -251,11 +276,13 @@ class ClaimTracker:
             return  # the claims stay for the next run
         if kind is JobKind.RELEASE:
             self._settler.ignore(flight.claims)
-        if kind is JobKind.FAIL or (isinstance(result, Response) and result.status >= MISSING):
+        is_missing = isinstance(result, Response) and result.status >= MISSING
+        if kind is JobKind.FAIL or is_missing:
             described = failures.describe(request, result, flight.error)
             flight.reason = flight.item_error or described
-        if kind is JobKind.CONFIRM and self._page_items is not None:
-            self._page_items.judge(flight, request, result)
+        if kind is JobKind.CONFIRM and self._only_items:
+            # A page that is not there lists nothing: it counts as if it had an item.
+            self._judge_items(flight, request, default=flight.has_item or is_missing)
         flight.kind = kind
         self._settler.finish(flight)
 
@@ -279,22 +306,30 @@ class ClaimTracker:
         is_crawled = flight.error is None and result.status in self._crawled_statuses
         return JobKind.CONFIRM if is_crawled else JobKind.FAIL
 
-    def _note_unkept(self, claim: Key, parent: InFlightRequest | None) -> None:
-        self._report.count("not_kept", claim[0])
-        self._report.warn_once(
-            "not-kept",
-            f"{self.not_kept_reason or NO_ROOM}. If the crawl stops before such a request is "
-            "crawled, the next run fetches the page that yielded it again (bloom/not_kept counts "
-            "them)",
-        )
-        self._settler.wait_for(claim, parent)
+    def _judge_items(self, page: InFlightRequest, request: Request, *, default: bool) -> None:
+        """Note whether a page that is crawled has an item, once its callback is done.
 
-    def _take_claims(self, request: Request) -> Claims:
+        A request with ``dont_filter`` is not recorded itself, but a retry from a callback is one:
+        if it has an item, its URL is recorded like one that is crawled at the first attempt.
+        """
+        mark = request.meta.get(HAS_ITEM)
+        page.has_item = mark if isinstance(mark, bool) else default
+        if mark is not None and not isinstance(mark, bool):
+            self._report.warn_once(
+                "bad-has-item",
+                f"meta['{HAS_ITEM}'] of {shown(request)} is a {type(mark).__name__}, and is True "
+                "or False: what its callback yields counts",
+            )
+        if page.has_item and any(item.startswith(KEPT) for _, item in page.claims):
+            key = self._key_of(request)
+            page.also = key if key[0] != RUN else None
+
+    def _take_claims(self, request: Request) -> PageClaims:
         claims = self.claims_of(request)
         request.meta.pop(META, None)
         return claims
 
-    def claims_of(self, request: Request) -> Claims:
+    def claims_of(self, request: Request) -> PageClaims:
         """Return a request's claims, as far as they are valid: stored text may be anything."""
         try:
             given = {key_of(name): int(length) for name, length in request.meta[META].items()}
@@ -308,7 +343,7 @@ def _is_retry(request: Request, successor: Request) -> bool:
     return bool(successor.meta.get("retry_times") != request.meta.get("retry_times"))
 
 
-def set_claims(request: Request, claims: Claims) -> None:
+def set_claims(request: Request, claims: PageClaims) -> None:
     """Write claims into a request's ``meta``."""
     request.meta[META] = {name_of(key): length for key, length in claims.items()}
 

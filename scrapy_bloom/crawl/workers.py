@@ -91,6 +91,16 @@ class Worker:
         return self.queue if self.queue.startswith("q") else ""
 
     @property
+    def owner(self) -> str:
+        """Owner of the claims that it makes: its queue, if that is shared."""
+        return self.shared_queue or self.id
+
+    @property
+    def tag(self) -> str:
+        """The part that the owners of all claims of its spider have in common."""
+        return owner_tag(self.id)
+
+    @property
     def jobdir(self) -> str:
         """The directory of the queue that has its requests after a stop; "" if none has."""
         return self.queue if self.queue.startswith("dir ") else ""
@@ -159,9 +169,14 @@ def failed_id(spider: str) -> str:
     return f"-{tag(spider)}"
 
 
+def owner_tag(owner: str) -> str:
+    """Return what the owners of all claims of a spider have in common: its ``tag``."""
+    return owner[1:9]
+
+
 def is_of(owner: str, spider: str) -> bool:
     """Whether the claims of an owner are a spider's."""
-    return owner[1:9] == tag(spider)
+    return owner_tag(owner) == tag(spider)
 
 
 def may_be_dead(worker: Worker, since: int) -> bool:

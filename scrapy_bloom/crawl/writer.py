@@ -3,20 +3,22 @@
 One task of the crawl's event loop does it. Nothing else writes what is queued. The first job waits
 a moment for others, so that a page's are applied together. Where there is no asyncio, what is
 queued is written, blocking, when the crawl asks for it.
+
+While the server is away, the crawl goes on, closes, or is paused.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import groupby
 from math import inf
 
-from scrapy_bloom.bloom.errors import BloomError, ServerFullError, tagged
+from scrapy_bloom.bloom.errors import BloomError, ServerFullError, slots_of, tagged
 from scrapy_bloom.crawl.apply_jobs import JobApplier
-from scrapy_bloom.crawl.failover import Failover
-from scrapy_bloom.crawl.jobs import REPLAYED, JobQueue, freeing_first, group
-from scrapy_bloom.crawl.runtime import finish_now, wait_for
-from scrapy_bloom.crawl.server import Server, Watcher
+from scrapy_bloom.crawl.context import Context, finish_now, wait_for
+from scrapy_bloom.crawl.jobs import REPLAYED, Job, freeing_first, group
+from scrapy_bloom.crawl.server import Watcher
+from scrapy_bloom.settings import CLOSE
 
 logger = logging.getLogger(__name__)
 
@@ -26,38 +28,42 @@ FLUSH_SECONDS = 0.002
 LAST_SECONDS = 0.02
 #: Jobs applied together at most.
 MAX_BATCH = 500
+#: Jobs that wait for the server at most; beyond, the crawl is paused.
+MAX_OFFLINE = 500_000
+#: Reason with which the spider is closed under BLOOM_ON_REDIS_ERROR = "close".
+CLOSED_WITHOUT_SERVER = "bloom_redis_unavailable"
+
+_POLICIES = {
+    True: "The spider is closed, unless the server is back at once (BLOOM_ON_REDIS_ERROR)",
+    False: "Until it is back, this process keeps the URLs that it has seen",
+}
+#: What the log adds if a part of a cluster has failed.
+_OTHER_NODES = ", as far as their blocks are on that node"
 
 
 class Writer(Watcher):
     """Applies queued writes.
 
     Args:
-        jobs: the queue.
+        context: what all parts use.
         applier: applies jobs of one kind.
-        server: the server.
-        failover: is told what was written, and why the server is missing.
-        clock: returns seconds.
     """
 
-    def __init__(
-        self,
-        jobs: JobQueue,
-        applier: JobApplier,
-        server: Server,
-        failover: Failover,
-        clock: Callable[[], float],
-    ) -> None:
-        self._jobs, self._applier, self._server = jobs, applier, server
-        self._failover, self._clock = failover, clock
+    def __init__(self, context: Context, applier: JobApplier) -> None:
+        self._jobs, self._server, self._local = context.jobs, context.server, context.local
+        self._engine, self._report, self._clock = context.engine, context.report, context.clock
+        self._applier = applier
+        self._closes_spider = context.settings.on_redis_error == CLOSE
+        self._is_closing_spider = self._is_paused = False
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         #: When it gives up; until then it tries.
         self._deadline = inf
-        #: Whether anything was written since an outage began.
-        self._has_replayed = False
+        #: Whether anything was written since an outage began, and how many jobs of the outage.
+        self._has_replayed, self._replayed = False, 0
         #: When the server may be tried again, in an outage.
         self._retry_at = -inf
-        server.watch(self)
+        self._server.watch(self)
 
     def start(self) -> None:
         """Apply jobs from now on, without blocking."""
@@ -67,11 +73,12 @@ class Writer(Watcher):
         """Forget the task, whose event loop is closed."""
         self._task = None
 
-    def failed(self, error: BloomError, *, is_first: bool) -> None:  # noqa: ARG002 - see Watcher
-        """Look for the server soon."""
-        if is_first:
-            self._has_replayed = False
-        self._jobs.wake.set()
+    def pause_if_full(self) -> None:
+        """Pause the crawl if too many jobs wait for the server."""
+        if len(self._jobs) >= MAX_OFFLINE and not self._is_paused:
+            self._is_paused = True
+            self._report.paused(MAX_OFFLINE)
+            self._engine.pause()
 
     def write_now(self, seconds: float) -> None:
         """Apply what is queued, blocking, for so many seconds; in an outage, if it is time to."""
@@ -136,13 +143,6 @@ class Writer(Watcher):
             )
             self._note(BloomError(f"{type(error).__name__}: {error}"))
 
-    def _note(self, error: BloomError) -> None:
-        if self._server.is_up:
-            self._server.fail(error)
-        else:
-            self._failover.missing(error)
-        self._retry_at = self._clock() + self._server.next_retry()
-
     async def _apply(self, most: float) -> None:
         """Apply jobs, until none is left or it is late.
 
@@ -173,8 +173,7 @@ class Writer(Watcher):
             most -= len(jobs)
             self._jobs.take(len(jobs))
             self._has_replayed = True
-            if unrecorded or jobs[0].kind in REPLAYED:
-                self._failover.written(jobs, unrecorded)
+            self._written(jobs, unrecorded)
 
     async def _free_memory(self) -> bool:
         """Apply the jobs that give memory back on a full server; return whether there were any."""
@@ -193,3 +192,46 @@ class Writer(Watcher):
         finally:
             self._jobs.put_back(freeing + others)
         return is_freed
+
+    def _written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
+        """Forget here what a filter has recorded; keep what it has no room for."""
+        is_replay = jobs[0].kind in REPLAYED
+        if is_replay:
+            self._report.count("recorded_late", count=len(jobs))
+            self._replayed += len(jobs)
+        if is_replay or unrecorded:
+            keys = [(job.window, job.item) for job in jobs]
+            self._local.recorded(keys, unrecorded, is_up=self._server.is_up)
+        if unrecorded:
+            self._report.count("unrecorded", jobs[0].window, count=len(unrecorded))
+
+    # -- outages --
+
+    def failed(self, error: BloomError, *, is_first: bool) -> None:
+        """Go on without the server, and look for it soon."""
+        if is_first:
+            self._has_replayed, self._replayed = False, 0
+            part = _OTHER_NODES if slots_of(error) and not self._closes_spider else ""
+            self._report.server_failed(error, f"{_POLICIES[self._closes_spider]}{part}")
+        self._jobs.wake.set()
+
+    def back(self) -> None:
+        """Use the server again."""
+        for window, bloom in self._server.filters.by_window.items():
+            self._local.connected(window, bloom.session.now)
+        self._local.server_is_used()
+        self._report.server_back(self._server.filters.connection.label, self._replayed)
+        if self._is_paused:
+            self._is_paused = False
+            self._engine.unpause()
+
+    def _note(self, error: BloomError) -> None:
+        """Note why an attempt failed; close the spider if that is the policy."""
+        if self._server.is_up:
+            self._server.fail(error)
+        else:
+            self._report.server_missing(error)
+            if self._closes_spider and not (self._is_closing_spider or self._closing.is_set()):
+                self._is_closing_spider = True
+                self._engine.close_spider(CLOSED_WITHOUT_SERVER)
+        self._retry_at = self._clock() + self._server.next_retry()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.nursery import Nursery
 
-from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
+from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 _TRACEBACK = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE

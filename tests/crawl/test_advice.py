@@ -10,7 +10,7 @@ from support.loops import in_loop
 
 from scrapy_bloom import BloomFilter, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
-from scrapy_bloom.crawl.runtime import finish_now
+from scrapy_bloom.crawl.context import finish_now
 
 
 @in_loop

@@ -15,9 +15,9 @@ from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
 from support.workers import Worker, claimed, marked, page
 
-from scrapy_bloom.crawl import failover
-from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
+from scrapy_bloom.crawl import writer as writing
 from scrapy_bloom.crawl.jobs import Job, JobKind
+from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 REMEMBER = ["scheduled", "crawled"]
@@ -208,7 +208,7 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(failover, "MAX_OFFLINE", 5)
+    monkeypatch.setattr(writing, "MAX_OFFLINE", 5)
     async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
         for outages in (1, 2):
             with killed(own_server):

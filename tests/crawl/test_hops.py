@@ -42,7 +42,7 @@ def profile(function: Callable[[], object]) -> tuple[set[str], int]:
 
 
 @pytest.mark.parametrize(
-    ("remember", "files", "hops"), [("scheduled", 10, 15), ("crawled", 13, 25)]
+    ("remember", "files", "hops"), [("scheduled", 10, 15), ("crawled", 13, 24)]
 )
 def test_one_new_url_passes_few_files(
     server: Server, client: redis.Redis, remember: str, files: int, hops: int

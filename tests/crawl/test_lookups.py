@@ -248,7 +248,7 @@ def test_a_rotation_by_another_process_does_not_bring_back_what_was_cached_befor
     """The lookup that notices it was sent under the old ring, and answered under the new one."""
 
     async def scenario(dupefilter: BloomDupeFilter) -> None:
-        decider, local = dupefilter._crawl.decider, dupefilter._crawl.local
+        decider, local = dupefilter._crawl.decider, dupefilter._crawl.context.local
         first = page(dupefilter, "first")
         await decider.decide_many(first)
         assert not any(dupefilter.request_seen(lookup.request) for lookup in first)

@@ -16,7 +16,7 @@ from support.workers import Worker
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.header import Header
-from scrapy_bloom.crawl.opening import OPENING_SECONDS, Opening
+from scrapy_bloom.crawl.context import OPENING_SECONDS, Opening
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 

@@ -17,7 +17,7 @@ from support.servers import Server
 from support.workers import recorded
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
+from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 #: Requests that a crawl of the example project has in flight, at most.
 CONCURRENT_REQUESTS = 16

@@ -26,7 +26,7 @@ def test_an_unusable_setting_or_server_is_one_line(
     done = run_scrapy("crawl", "links", *options(web, {"BLOOM_REDIS_URL": redis_url, **settings}))
     log = done.stderr.strip()
     assert message in log.splitlines()[-1]
-    assert "[scrapy_bloom.crawl.short_errors] " in log.splitlines()[-1]
+    assert "[scrapy_bloom.dupefilter] " in log.splitlines()[-1]
     assert log.endswith(f" [bloom-{code}]")
     assert "exception was the direct cause" not in log
     assert "During handling of the above" not in log

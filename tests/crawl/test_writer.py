@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from scrapy.settings import Settings
 from support.loops import eventually, in_loop
 
 from scrapy_bloom import StorageError
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl import writer as writing
-from scrapy_bloom.crawl.filters import Filters
-from scrapy_bloom.crawl.jobs import REPLAYED, Job, JobKind, JobQueue
-from scrapy_bloom.crawl.runtime import finish_now
-from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.context import Context, Runtime, finish_now
+from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue
+from scrapy_bloom.crawl.server import Filters, Server
 from scrapy_bloom.crawl.writer import Writer
+from scrapy_bloom.fingerprinter import Key
+from scrapy_bloom.settings import BloomSettings
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 RECORD, CLAIM, CONFIRM = JobKind.RECORD, JobKind.CLAIM, JobKind.CONFIRM
@@ -28,7 +30,7 @@ TIMEOUT = 5.0
 
 
 class Memory:
-    """A server in memory, as a writer sees it: its connection, what applies jobs, and failover.
+    """A server in memory, as a writer sees it: its connection, and all that the writer uses.
 
     Attributes:
         applied: the items that were applied together, with their kind.
@@ -48,10 +50,13 @@ class Memory:
         self.is_open: asyncio.Event | None = None
         self.missed: list[str] = []
         self.late: list[bytes] = []
-        self.jobs = JobQueue()
+        self.counted = 0
+        self.jobs, self.label = JobQueue(), ""
         here: Any = self
         self.server = Server(Filters({}, here), TIMEOUT)
-        self.writer = Writer(self.jobs, here, self.server, here, time.monotonic)
+        settings = BloomSettings.from_scrapy(Settings(), "shop")
+        context = Context(settings, here, here, Runtime(), self.server, here, self.jobs)
+        self.writer = Writer(context, here)
 
     def put(self, kind: JobKind, *items: bytes, is_last: bool = False) -> None:
         """Queue jobs."""
@@ -90,14 +95,27 @@ class Memory:
     async def identify_server(self, *, has_replayed: bool = True) -> None:
         """It is always the same process."""
 
-    # -- failover --
+    # -- what is reported, and noted in this process --
 
-    def missing(self, error: BloomError) -> None:
+    def server_failed(self, error: BloomError, policy: str) -> None:
+        """An outage begins."""
+
+    def server_missing(self, error: BloomError) -> None:
         self.missed.append(str(error))
 
-    def written(self, jobs: Sequence[Job], unrecorded: Sequence[bytes]) -> None:
+    def server_back(self, server: object, replayed: int) -> None:
+        """An outage has ended."""
+
+    def count(self, name: str, *, count: int) -> None:
+        assert name == "recorded_late"
+        self.counted += count
+
+    def recorded(self, keys: Sequence[Key], unrecorded: Sequence[bytes], *, is_up: bool) -> None:
         assert not unrecorded
-        self.late += [job.item for job in jobs if job.kind in REPLAYED]
+        self.late += [item for _, item in keys]
+
+    def server_is_used(self) -> None:
+        """Nothing was kept."""
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """What queued writes do with claims that turn out to be another worker's."""
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
+from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import Connection
@@ -14,12 +15,12 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.crawl import apply_jobs
 from scrapy_bloom.crawl.apply_jobs import JobApplier
-from scrapy_bloom.crawl.failover import Failover
-from scrapy_bloom.crawl.filters import Filters
+from scrapy_bloom.crawl.context import Context, Runtime, finish_now
 from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
-from scrapy_bloom.crawl.runtime import finish_now
-from scrapy_bloom.crawl.server import Server
+from scrapy_bloom.crawl.local_state import LocalState
+from scrapy_bloom.crawl.server import Filters, Server
 from scrapy_bloom.fingerprinter import versioned
+from scrapy_bloom.settings import BloomSettings
 
 FIRST, SECOND, THIRD = b"1" * 20, b"2" * 20, b"3" * 20
 #: Of one spider: the tag comes second in an owner.
@@ -34,12 +35,11 @@ class Worker:
         self.bloom = BloomFilter(client, "k", **{"capacity": 1_000, "blocks": 1, **options})
         self.server = Server(Filters({"default": self.bloom}, Connection(client, "")))
         self.server.identify(finish_now(self.server.ask_id()))
-        self._applier = JobApplier(
-            ClaimOwner(OURS, OURS, RetryPolicy("-theshop", 1_000, 5)),
-            self.server,
-            lambda size: "0" * size,
-            cast("Failover", None),  # nothing is repeated
-        )
+        settings = BloomSettings.from_scrapy(Settings(), "shop")
+        here: Any = None  # nothing is reported
+        context = Context(settings, here, here, Runtime(), self.server, LocalState(0, 1.0))
+        owner = ClaimOwner(OURS, OURS, RetryPolicy("-theshop", 1_000, 5))
+        self._applier = JobApplier(context, owner)
 
     def claim(self, item: bytes, owner: str, request: str = "{}") -> None:
         """Make a claim for an owner."""

@@ -24,7 +24,7 @@ from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
-from scrapy_bloom.crawl.filters import connect_filters
+from scrapy_bloom.crawl.server import connect_filters
 from scrapy_bloom.settings import BloomSettings
 
 TIMEOUT = 0.3

@@ -175,13 +175,13 @@ MUTANTS = (
     ),
     Mutant(
         "a page does not wait for requests that are not stored",
-        "crawl/in_flight.py",
+        "crawl/pages.py",
         "waiting.pages.append(parent)\n            parent.unkept += 1",
         "pass",
     ),
     Mutant(
         "a page whose request failed is recorded",
-        "crawl/in_flight.py",
+        "crawl/pages.py",
         "if kind in _INSTEAD:",
         "if kind is JobKind.REPEAT:",
     ),
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "an old event of a look ends a newer claim",
-        "crawl/in_flight.py",
+        "crawl/pages.py",
         "if claim[0] == window and waiting.since < before and",
         "if claim[0] == window and",
     ),
@@ -240,7 +240,7 @@ MUTANTS = (
     ),
     Mutant(
         "requests that are put back lose their claims",
-        "crawl/restorer.py",
+        "crawl/recovery.py",
         "set_claims(request, {**claims, key: len(text)})",
         "set_claims(request, {})",
         "kills",
@@ -255,8 +255,8 @@ MUTANTS = (
     Mutant(
         "a crawl ends before it has looked for what dead workers left",
         "crawl/recovery.py",
-        "if not self._server.is_up or self._failover.is_closing:",
-        "if True:",
+        "        if not self._server.is_up:\n            return True\n",
+        "        return True\n",
     ),
     Mutant(
         "a look lets a crawl end that began before the other workers had shown that they live",
@@ -274,7 +274,7 @@ MUTANTS = (
     ),
     Mutant(
         "a page without an item is recorded",
-        "crawl/settler.py",
+        "crawl/pages.py",
         "self._only_items and not is_kept and not (page and page.has_item)",
         "self._only_items and not page",
         "items-kills",
@@ -453,15 +453,15 @@ MUTANTS = (
     ),
     Mutant(
         "after an outage the silence of others counts",
-        "crawl/recovery.py",
-        "self.heartbeats.distrusts_until = self._clock() + GRACE_SECONDS",
-        "self.heartbeats.distrusts_until = 0.0",
+        "crawl/liveness.py",
+        "self._distrusts_until = self._clock() + GRACE_SECONDS",
+        "self._distrusts_until = 0.0",
     ),
     Mutant(
         "a crawl ends while pages are not written",
         "crawl/recovery.py",
-        "if not is_still or self._jobs:",
-        "if not is_still:",
+        "if idle is None or self._idle != idle or self._jobs:",
+        "if idle is None or self._idle != idle:",
         "forgetful",
     ),
 )

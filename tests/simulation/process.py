@@ -1,5 +1,6 @@
 """A crawler process: the product as it is, in an event loop of its own and a small engine."""
 
+import asyncio
 import logging
 import random
 import struct
@@ -28,15 +29,14 @@ from scrapy_bloom.bloom.model import hashing
 from scrapy_bloom.bloom.protocol import ring_store
 from scrapy_bloom.crawl import (
     claims,
-    connecting,
-    filters,
-    opening,
+    context,
+    liveness,
     outputs,
-    pace,
+    recovery,
     server,
     workers,
 )
-from scrapy_bloom.crawl.runtime import Runtime
+from scrapy_bloom.crawl.context import Runtime
 from scrapy_bloom.crawl.workers import Process
 from simulation.client import (
     AsyncSimulatedClient,
@@ -62,7 +62,7 @@ UNWRITTEN = "[bloom-unwritten]"
 #: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
 EXPECTED = (BloomError, SiteError, ConnectionError, struct.error)
 #: What workers do that are many: they wait before a look, and seldom read which workers there are.
-CROWD = {"FEW": 0, "IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1, "READ_PER_SECOND": 0.05}
+CROWD = {"FEW": 0, "IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1}
 
 
 class Pages(Spider):
@@ -214,7 +214,7 @@ def simulated(world: World) -> Iterator[None]:
     chosen = SimpleNamespace(token_hex=world.token, randbelow=world.rng.randrange)
     clock = SimpleNamespace(monotonic=lambda: world.now, perf_counter=time.perf_counter)
     patches: list[tuple[Any, str, Any]] = [
-        (filters, "_connect", connect),
+        (server, "_connect", connect),
         (driver, "time", clock),
         (Driver, "_exchange", exchange),
         (Driver, "exchange", lambda *_: None),
@@ -227,12 +227,12 @@ def simulated(world: World) -> Iterator[None]:
         (ring_store, "secrets", chosen),
         (hashing, "secrets", chosen),
         (claims, "MAX_ATTEMPTS", MAX_ATTEMPTS),
-        (connecting, "Runtime", runtime),
-        (server, "in_thread", in_thread),
-        (opening, "Runtime", runtime),
+        (context, "Runtime", runtime),
+        (asyncio, "to_thread", in_thread),
     ]
     if world.rng.random() < 0.5:
-        patches += [(pace, name, value) for name, value in CROWD.items()]
+        patches += [(recovery, name, value) for name, value in CROWD.items()]
+        patches.append((liveness, "READ_PER_SECOND", 0.05))
     log, hooks = _Log(world), sys.get_asyncgen_hooks()
     logging.getLogger().addHandler(log)
     try:

@@ -17,7 +17,7 @@ MUTANTS = (
     ),
     Mutant(
         "a failed page of the window run is not tried again",
-        "crawl/settler.py",
+        "crawl/pages.py",
         "if kind is JobKind.CONFIRM:\n                job = replace(job, kind=JobKind.DONE)\n"
         "                also",
         "if kind in (JobKind.CONFIRM, JobKind.FAIL):\n"
@@ -26,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was claimed in a window that was removed is lost",
-        "crawl/connecting.py",
+        "crawl/crawl.py",
         "        left = {*sorted({*noted}",
         "        noted = ()\n        left = {*sorted({*noted}",
         "scrapy-windows",

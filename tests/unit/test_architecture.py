@@ -43,6 +43,7 @@ ORDER = [
         bloom
         recrawl_rules
         settings fingerprinter
+        sitemaps
         crawl
         dupefilter migrate
         addon cli

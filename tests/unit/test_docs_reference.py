@@ -23,9 +23,9 @@ from scrapy_bloom.bloom.errors import (
 )
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli.command import SUBCOMMANDS
-from scrapy_bloom.crawl.failover import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.crawl.identity import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
+from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.settings import SETTINGS, WORDS
 from tools.reference import keys, scripts
 from tools.reference.commands import own_actions, parsers

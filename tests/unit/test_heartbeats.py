@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, MAX_WORKERS, WorkerEntries
-from scrapy_bloom.crawl import pace, workers
-from scrapy_bloom.crawl.heartbeats import KnownWorkers
-from scrapy_bloom.crawl.liveness import WorkerView
+from scrapy_bloom.crawl import liveness, recovery, workers
+from scrapy_bloom.crawl.liveness import KnownWorkers, WorkerView
 from scrapy_bloom.crawl.workers import Process, Worker
 
 NOW = 1_000_000
@@ -85,7 +84,7 @@ SILENT = SINCE + ME.life
 
 
 def waits(others: Mapping[str, Worker], soon: Mapping[str, int], **fields: Any) -> bool:
-    view = WorkerView(ME, "shop", others, NOW, idle_since=SINCE, soon=soon, **fields)
+    view = WorkerView(ME, others, NOW, idle_since=SINCE, soon=soon, **fields)
     return view.may_lose_workers
 
 
@@ -127,7 +126,7 @@ def test_a_worker_that_is_new_and_many_that_are_not_named_are_awaited() -> None:
 def test_nothing_is_awaited_for_longer_than_a_heartbeat_allows() -> None:
     slow, soon = replace(ONE, heartbeat=60.0), {ONE.id: NOW + 1}
     for idle_for, is_awaited in ((ME.life - 1, True), (ME.life + 1, False)):
-        view = WorkerView(ME, "shop", {ONE.id: slow}, NOW, idle_since=NOW - idle_for, soon=soon)
+        view = WorkerView(ME, {ONE.id: slow}, NOW, idle_since=NOW - idle_for, soon=soon)
         assert view.may_lose_workers is is_awaited
     assert not waits({ONE.id: ONE}, {ONE.id: SILENT}, is_partial=True)
 
@@ -135,8 +134,8 @@ def test_nothing_is_awaited_for_longer_than_a_heartbeat_allows() -> None:
 def test_the_next_death_is_that_of_a_worker_of_the_spider() -> None:
     other = worker(0, "other")
     soon = {TWO.id: NOW + 7, ONE.id: NOW + 5, other.id: NOW + 1, ME.id: NOW + 2}
-    assert WorkerView(ME, "shop", {}, NOW, soon=soon).next_death == NOW + 5
-    assert WorkerView(ME, "shop", {}, NOW).next_death == 0
+    assert WorkerView(ME, {}, NOW, soon=soon).next_death == NOW + 5
+    assert WorkerView(ME, {}, NOW).next_death == 0
 
 
 # -- how often --
@@ -148,9 +147,9 @@ COUNTS = st.integers(1, MAX_WORKERS)
 def test_all_idle_workers_together_look_at_each_other_a_bounded_number_of_times(
     count: int, heartbeat: float
 ) -> None:
-    seconds = pace.idle_seconds(count, heartbeat)
-    assert pace.IDLE_SECONDS <= seconds <= heartbeat
-    most = max(pace.IDLE_LOOKS_PER_SECOND, count / heartbeat)
+    seconds = recovery.idle_seconds(count, heartbeat)
+    assert recovery.IDLE_SECONDS <= seconds <= heartbeat
+    most = max(recovery.IDLE_LOOKS_PER_SECOND, count / heartbeat)
     assert count <= 20 or count / seconds <= most * 1.001
 
 
@@ -158,19 +157,19 @@ def test_all_idle_workers_together_look_at_each_other_a_bounded_number_of_times(
 def test_all_workers_together_begin_a_bounded_number_of_looks_at_claims(
     count: int, heartbeat: float
 ) -> None:
-    mean = pace.look_seconds(count, heartbeat) / 2
-    most = max(pace.LOOKS_PER_SECOND, 2 * count / heartbeat)
-    assert count <= pace.FEW or count / mean <= most * 1.001
+    mean = recovery.look_seconds(count, heartbeat) / 2
+    most = max(recovery.LOOKS_PER_SECOND, 2 * count / heartbeat)
+    assert count <= recovery.FEW or count / mean <= most * 1.001
 
 
 @given(COUNTS)
 def test_all_workers_together_read_a_bounded_number_of_entries(count: int) -> None:
-    seconds = pace.read_seconds(count)
-    assert seconds <= pace.LOOK_SECONDS
-    assert count * count <= max(1, seconds * pace.READ_PER_SECOND * 1.34)
+    seconds = liveness.read_seconds(count)
+    assert seconds <= liveness.MOST_READ_SECONDS
+    assert count * count <= max(1, seconds * liveness.READ_PER_SECOND * 1.34)
 
 
 def test_a_few_workers_are_as_quick_as_one() -> None:
-    assert pace.idle_seconds(2, 30) == pace.idle_seconds(1, 30) == pace.IDLE_SECONDS
-    assert pace.look_seconds(pace.FEW, 30) == 0
-    assert ceil(pace.read_seconds(2)) <= 1
+    assert recovery.idle_seconds(2, 30) == recovery.idle_seconds(1, 30) == recovery.IDLE_SECONDS
+    assert recovery.look_seconds(recovery.FEW, 30) == 0
+    assert ceil(liveness.read_seconds(2)) <= 1

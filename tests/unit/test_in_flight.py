@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.crawl.in_flight import InFlightRequest, UnkeptRequests
 from scrapy_bloom.crawl.jobs import JobKind
+from scrapy_bloom.crawl.pages import InFlightRequest, UnkeptRequests
+from scrapy_bloom.fingerprinter import Key
 
 CONFIRM, FAIL, LATER = JobKind.CONFIRM, JobKind.FAIL, JobKind.LATER
 RELEASE, REPEAT = JobKind.RELEASE, JobKind.REPEAT

@@ -25,7 +25,7 @@ FAILED = workers.failed_id("shop")
 
 
 def crew(*others: Worker, **fields: Any) -> WorkerView:
-    return WorkerView(ME, "shop", {w.id: w for w in others}, NOW, **fields)
+    return WorkerView(ME, {w.id: w for w in others}, NOW, **fields)
 
 
 def claim(owner: str, time: int = NOW - 1_000) -> StoredClaim:

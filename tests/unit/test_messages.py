@@ -14,8 +14,8 @@ from support.paths import ROOT
 import scrapy_bloom
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.short_errors import ShortErrors
 from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.dupefilter import ShortErrors
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 PAGE = (ROOT / "docs" / "reference" / "messages.md").read_text("utf-8")

@@ -12,8 +12,7 @@ from support.paths import ROOT
 from support.prometheus import Values, parse
 
 from scrapy_bloom.cli import monitor as filter_metrics
-from scrapy_bloom.crawl.metrics import MetricsServer, at, families, family
-from scrapy_bloom.crawl.stats import STATS, Kind, Stats
+from scrapy_bloom.crawl.stats import STATS, Kind, MetricsServer, Stats, at, families, family
 from scrapy_bloom.settings import DEFAULT
 
 DASHBOARD = json.loads((ROOT / "example_project" / "grafana" / "scrapy-bloom.json").read_text())

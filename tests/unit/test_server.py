@@ -6,13 +6,13 @@ import pytest
 
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.server import (
     CLUSTER_RETRY_SECONDS,
     FIRST_RETRY_SECONDS,
     LAST_RETRY_SECONDS,
     MAX_REFUSALS,
     RECOVERED_AFTER_SECONDS,
+    Filters,
     Server,
 )
 

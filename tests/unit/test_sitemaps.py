@@ -12,9 +12,8 @@ from scrapy.http import Response, XmlResponse
 from scrapy.spiders import SitemapSpider
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import SitemapVersions
-from scrapy_bloom.crawl import sitemaps
-from scrapy_bloom.crawl.sitemaps import as_requested
+from scrapy_bloom import SitemapVersions, sitemaps
+from scrapy_bloom.sitemaps import as_requested
 
 SITE = "https://example.com"
 NAMESPACES = (

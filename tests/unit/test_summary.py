@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from support.infos import GENERATION, INFO
 
-from scrapy_bloom.crawl.summary import Tally, nothing_new, summary
+from scrapy_bloom.crawl.report import Tally, nothing_new, summary
 
 
 def test_a_summary_counts_the_run_and_what_is_left() -> None:

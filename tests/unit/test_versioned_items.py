@@ -9,11 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
-from scrapy_bloom.crawl.sitemaps import (
-    is_final,
-    short_version,
-    sitemap_version,
-)
 from scrapy_bloom.fingerprinter import (
     HASH_BYTES,
     MAX_FINGERPRINT,
@@ -23,6 +18,11 @@ from scrapy_bloom.fingerprinter import (
     bounded,
     version_of,
     versioned,
+)
+from scrapy_bloom.sitemaps import (
+    is_final,
+    short_version,
+    sitemap_version,
 )
 
 fingerprints = st.one_of(

@@ -49,7 +49,7 @@ def run_claims(data: bytes) -> None:
         workers.may_be_dead(worker, NOW)
     for idle in (0, NOW - 60):
         soon = {worker.id: worker.until for worker in others.values()}
-        view = WorkerView(ME, NAME, others, NOW, idle, {OWNERS[3]: 100.0}, soon=soon)
+        view = WorkerView(ME, others, NOW, idle, {OWNERS[3]: 100.0}, soon=soon)
         assert view.may_lose_workers in (True, False)
         assert view.next_death in (0, *soon.values())
         assert {worker.id for worker in view.dead} <= others.keys()

@@ -1,29 +1,24 @@
-"""Requests on their way through the engine, and pages that wait for requests that are not kept.
+"""Pages on their way: they wait for requests that are not stored; then their claims are settled.
 
-A request that is not kept on the server is lost with its process. Only the page that yielded it can
-yield it again, so that page is settled after the request. A chain of pages that are not kept ends
-at a start request, which the next run makes again.
+A request that is not stored on the server is lost with its process. Only the page that yielded it
+can yield it again, so that page is settled after the request. A chain of such pages ends at a start
+request, which the next run makes again.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 
-from scrapy import Request
-from scrapy.http import Response
-from twisted.python.failure import Failure
-
-from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT
 from scrapy_bloom.crawl import failures
-from scrapy_bloom.crawl.identity import Key
-from scrapy_bloom.crawl.jobs import JobKind
-from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.request_codec import NO_PARTS, PartNames
-from scrapy_bloom.settings import RUN
+from scrapy_bloom.fingerprinter import Key
+from scrapy_bloom.settings import ITEMS
 
 #: Claim -> length in characters of the request stored with it; 0 if none is stored.
-Claims = dict[Key, int]
+PageClaims = dict[Key, int]
 #: Requests that are not kept and that pages wait for, at most: about 50 MB with their pages.
 MAX_UNKEPT = 100_000
 #: How a request ended that was not crawled -> how the pages that wait for it do, and why.
@@ -31,6 +26,14 @@ _INSTEAD = {
     JobKind.FAIL: (JobKind.LATER, failures.FAILED_LINK),
     JobKind.LATER: (JobKind.LATER, failures.FAILED_LINK),
     JobKind.REPEAT: (JobKind.REPEAT, failures.LOST_LINK),
+}
+#: The stat that counts a settled claim.
+_STATS = {
+    JobKind.CONFIRM: "crawled",
+    JobKind.RELEASE: "released",
+    JobKind.FAIL: "failed",
+    JobKind.LATER: "failed",
+    JobKind.REPEAT: "repeated",
 }
 
 
@@ -43,7 +46,7 @@ class InFlightRequest:
         error: raised by its callback.
         item_error: what a pipeline has raised for one of its items, in words; "" for nothing.
         times: how often it has to finish: its callback may have yielded the request again.
-        epoch: the epoch in which its callback began to yield, see ``failover.py``.
+        epoch: the epoch in which its callback began to yield, see ``server.py``.
         has_queued: whether claims on its links were queued.
         kind: how it is settled when it waits for nothing; None until its callback is done.
         unkept: how many requests that it yielded are neither kept nor settled.
@@ -58,7 +61,7 @@ class InFlightRequest:
         claim: its own claim; the others are of requests that became this one. None if it has none.
     """
 
-    claims: Claims
+    claims: PageClaims
     error: BaseException | None = None
     item_error: str = ""
     times: int = 1
@@ -102,7 +105,8 @@ class _Waiting:
 
     Args:
         since: when the request was scheduled last.
-        pages: more than one only if the claim was lost in between, and granted again.
+        pages: none of a start request, or one that the spider schedules; more than one only if the
+            claim was lost in between, and granted again.
     """
 
     since: float
@@ -122,22 +126,15 @@ class UnkeptRequests:
         self._parents: dict[Key, _Waiting] = {}
         #: The claims of pages that wait -> the pages.
         self._pages: dict[Key | None, InFlightRequest] = {}
-        #: Requests that no page waits for: start requests, and those that the spider schedules.
-        self._orphans: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._parents)
 
     def add(self, claim: Key, parent: InFlightRequest | None) -> list[InFlightRequest]:
         """Make a page wait for a request that was scheduled; return the pages that are given up."""
-        if parent is None:
-            if claim not in self._parents and len(self._orphans) < self._limit:
-                self._orphans.add(claim)
-            return []
-        self._orphans.discard(claim)
         waiting = self._parents.setdefault(claim, _Waiting(0))
         waiting.since = self._clock()
-        if not self.waits_for(parent, claim):
+        if parent is not None and not self.waits_for(parent, claim):
             waiting.pages.append(parent)
             parent.unkept += 1
             self._pages.setdefault(parent.claim, parent)
@@ -148,7 +145,8 @@ class UnkeptRequests:
 
         Not if that request waits for this page: both would wait for ever.
         """
-        if claim not in self._orphans or self._waits_for_page(claim, parent):
+        waiting = self._parents.get(claim)
+        if waiting is None or waiting.pages or self._waits_for_page(claim, parent):
             return []
         return self.add(claim, parent)
 
@@ -181,7 +179,6 @@ class UnkeptRequests:
 
     def settle(self, claim: Key, kind: JobKind) -> list[InFlightRequest]:
         """Note how a claim is settled; return the pages that can be settled now."""
-        self._orphans.discard(claim)
         pages = self._pop(claim) if claim in self._parents else []
         if kind in _INSTEAD:
             for page in pages:
@@ -220,43 +217,139 @@ class UnkeptRequests:
         return pages
 
 
-#: The key of ``meta`` that says whether a page has an item, whatever it yields.
-HAS_ITEM = "bloom_has_item"
-#: Pages with this status or a higher one, which count as crawled, are errors such as 404.
-ERROR_STATUS = 400
-
-
-class PageItems:
-    """Decides which pages have an item.
+class ClaimSettler:
+    """Settles claims.
 
     Args:
-        key_of: identifies a request.
-        report: warns.
+        context: what all parts use.
+        ledgers: windows whose pages are recorded with their requests.
+
+    Attributes:
+        length: characters of the requests stored with the claims of this worker.
+        kept: pages that were recorded with their requests.
     """
 
-    def __init__(self, key_of: Callable[[Request], Key], report: Report) -> None:
-        self._key_of, self._report = key_of, report
+    def __init__(self, context: Context, ledgers: Collection[str]) -> None:
+        self._report, self._local, self._put = context.report, context.local, context.jobs.put
+        self._ledgers = ledgers
+        #: Whether pages without an item are remembered for this run only.
+        self._only_items = context.settings.remember == ITEMS
+        self._unkept = UnkeptRequests(context.clock)
+        self.length = self.kept = 0
 
-    def judge(self, page: InFlightRequest, request: Request, result: Response | Failure) -> None:
-        """Note whether a page that is crawled has an item, once its callback is done.
+    def ignore(self, claims: PageClaims) -> None:
+        """Note requests that a middleware dropped: it would drop them again in this run."""
+        for _, item in claims:
+            if not item.startswith(KEPT):
+                self._local.take(item)
 
-        A page that is not there lists nothing, so it counts as if it had one. A request with
-        ``dont_filter`` is not recorded itself, but a retry from a callback is one: if it has an
-        item, its URL is recorded like one that is crawled at the first attempt.
+    def hold(self, claim: Key) -> None:
+        """Make a claim this worker's: the queue's, or another worker's, it may be."""
+        self._put(Job(JobKind.HOLD, *claim))
+
+    def settle(
+        self, claims: PageClaims, kind: JobKind, page: InFlightRequest | None = None
+    ) -> None:
+        """End claims, then the claims of pages that waited for these only.
+
+        Args:
+            claims: are ended.
+            kind: of the jobs that end them.
+            page: their page; None if its callback was not called.
         """
-        is_error = isinstance(result, Response) and result.status >= ERROR_STATUS
-        page.has_item = self._marked(request, default=page.has_item or is_error)
-        if page.has_item and any(item.startswith(KEPT) for _, item in page.claims):
-            key = self._key_of(request)
-            page.also = key if key[0] != RUN else None
+        ending = [(claims, kind, page)]
+        while ending:
+            claims, kind, page = ending.pop()
+            for claim, length in claims.items():
+                self._end(claim, length, kind, page)
+                parents = self._unkept.settle(claim, kind)
+                ending += [(parent.claims, parent.end(), parent) for parent in parents]
 
-    def _marked(self, request: Request, *, default: bool) -> bool:
-        mark = request.meta.get(HAS_ITEM)
-        if mark is None or isinstance(mark, bool):
-            return default if mark is None else mark
-        self._report.warn_once(
-            "bad-has-item",
-            f"meta['{HAS_ITEM}'] of {shown(request)} is a {type(mark).__name__}, and is True or "
-            "False: what its callback yields counts",
-        )
-        return default
+    def _end(self, claim: Key, length: int, kind: JobKind, page: InFlightRequest | None) -> None:
+        window, item = claim
+        is_kept = item.startswith(KEPT)
+        is_read_each_run = self._only_items and not is_kept and not (page and page.has_item)
+        if kind is JobKind.LATER and not is_read_each_run:
+            kind = JobKind.FAIL
+        job, also = Job(kind, window, item), None
+        if page is not None:
+            job = replace(
+                job,
+                reason=page.reason,
+                epoch=page.epoch,
+                is_last=page.has_queued,
+                waiting=self._unkept.waiting(claim),
+            )
+        if is_kept:
+            if kind in (JobKind.FAIL, JobKind.REPEAT):
+                self._local.to_repeat.add(claim)
+            if kind is JobKind.CONFIRM:
+                job = replace(job, kind=JobKind.DONE)
+                also = page.also if page is not None else None
+        elif is_read_each_run and kind in (JobKind.CONFIRM, JobKind.LATER):
+            self._local.take(item, for_run=True)
+            if kind is JobKind.CONFIRM:
+                self._report.count("without_item", window)
+                job = replace(job, kind=JobKind.DONE)
+        self._put(job)
+        if also is not None:
+            self._put(Job(JobKind.RECORD, *also))
+        if kind is JobKind.CONFIRM:
+            self._local.versions.crawled(claim)
+            if length and job.kind is JobKind.CONFIRM and window in self._ledgers:
+                self._report.count("ledger_added", window)
+                self.kept += 1
+        else:
+            # A listing that is tried later stays seen for this run.
+            is_tried = kind in (JobKind.FAIL, JobKind.REPEAT)
+            self._local.discard(claim, for_run=is_tried, is_unkept=is_tried and not length)
+        self.length -= length
+        self._report.count(_STATS[kind], window)
+
+    # -- requests that are not stored: see above --
+
+    def wait_for(self, claim: Key, page: InFlightRequest | None) -> None:
+        """Settle a page only after a request that it yielded and that is not stored."""
+        self._warn_given_up(self._unkept.add(claim, page))
+
+    def also_yielded(self, claim: Key, page: InFlightRequest, *, is_same: bool) -> None:
+        """Settle a page only after such a request, if no other page waits for it.
+
+        Args:
+            claim: of the request.
+            page: yielded it too.
+            is_same: whether the page that waits for it is this one, crawled twice. If the request
+                failed, and this page were recorded, no page would yield it again.
+        """
+        self._warn_given_up(self._unkept.adopt(claim, page))
+        if is_same and not self._unkept.waits_for(page, claim):
+            page.set_instead(JobKind.LATER, failures.TWICE)
+
+    def finish(self, page: InFlightRequest) -> None:
+        """Settle a page whose callback is done, unless it waits for requests."""
+        if self._unkept.is_crawled_twice(page):
+            page.set_instead(JobKind.LATER, failures.TWICE)
+        if page.is_complete or page.kind is JobKind.FAIL:
+            self.settle(page.claims, page.end(), page)
+
+    def _warn_given_up(self, pages: Iterable[InFlightRequest]) -> None:
+        if any(pages):
+            self._report.warn_once(
+                "too-many-unkept",
+                f"{MAX_UNKEPT:,} requests that could not be kept are pending: pages that wait for "
+                "them are not recorded, and the next run fetches them again",
+            )
+
+    def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
+        """Crawl pages again whose requests are lost: their claims were ended.
+
+        Args:
+            window: of the claims.
+            fields: of the claims.
+            begun: when it was found that they are free. A claim that this process has made since is
+                another one of the same URL.
+        """
+        for claim in self._unkept.find(window, fields, begun):
+            self._local.discard(claim, for_run=True)
+            for page in self._unkept.settle(claim, JobKind.REPEAT):
+                self.settle(page.claims, page.end(), page)
