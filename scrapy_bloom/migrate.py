@@ -2,10 +2,7 @@
 
 import binascii
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,12 +17,11 @@ from scrapy_bloom.bloom.errors import (
     shown,
 )
 from scrapy_bloom.fingerprinter import bounded
-from scrapy_bloom.settings import RUN
 
-#: Entries of a batch, about: one SSCAN call of that size takes the server about a millisecond.
-BATCH = 1_024
-#: Items by the window that they are recorded for.
-Items = Mapping[str, Sequence[bytes]]
+#: Members that one call of SSCAN returns, about: it takes the server about a millisecond.
+SCANNED = 1_024
+#: An entry of a source: the window and the item to record, or what is no fingerprint or URL.
+Entry = tuple[str, bytes] | str
 #: Returns a URL's window and item; raises ConfigurationError for a text that is no URL.
 Identify = Callable[[str], tuple[str, bytes]]
 
@@ -46,28 +42,6 @@ MAX_WIDTH = (ord("\t") << 8) - 1
 #: Bytes of the length of a binary entry.
 _LENGTH_BYTES = 2
 _HEAD = WIDTH.to_bytes(_LENGTH_BYTES, "big")
-
-
-@dataclass(slots=True)
-class Counts:
-    """How many entries were read.
-
-    Args:
-        read: all entries, including those below.
-        skipped: those that are no fingerprint or URL.
-        run_only: URLs of the window "run", which no filter remembers.
-        example: the first that was skipped; "" if none was.
-    """
-
-    read: int = 0
-    skipped: int = 0
-    run_only: int = 0
-    example: str = ""
-
-    def skip(self, example: str) -> None:
-        """Count a malformed entry."""
-        self.skipped += 1
-        self.example = self.example or example
 
 
 class SetSource:
@@ -94,21 +68,19 @@ class SetSource:
                 "(SCHEDULER_DUPEFILTER_KEY of the project) and its server with --from-server"
             )
 
-    def batches(self, size: int, counts: Counts) -> Iterator[Items]:
+    def entries(self) -> Iterator[Entry]:
         """Read the SET: every member that is in it all the time, some of them twice."""
-        cursor = None
+        cursor, read = None, 0
         while cursor != 0:
-            cursor, members = self._call(self._client.sscan, cursor or 0, count=size)
-            counts.read += len(members)
-            items = []
+            cursor, members = self._call(self._client.sscan, cursor or 0, count=SCANNED)
+            read += len(members)
             for member in members:
                 if _FINGERPRINT.fullmatch(member):
-                    items.append(bytes.fromhex(member.decode()))
+                    yield self._window, bytes.fromhex(member.decode())
                 else:
-                    counts.skip(shown(member, 60))
-            yield {self._window: items}
+                    yield shown(member, 60)
         # SSCAN of a SET that is gone ends at once, without an error.
-        left = min(counts.read, self._call(self._client.scard))
+        left = min(read, self._call(self._client.scard))
         if left < self.total:
             raise StorageError(
                 f"{self.name} had {self.total:,} entries, of which {left:,} are left: it was "
@@ -143,15 +115,10 @@ class SeenSource:
             self._data = file.read()
         self.total = sum(1 for _ in read_seen(self._data))
 
-    def batches(self, size: int, counts: Counts) -> Iterator[Items]:
+    def entries(self) -> Iterator[Entry]:
         """Read the file."""
-        entries = read_seen(self._data)
-        while batch := list(islice(entries, size)):
-            for number, fingerprint in enumerate(batch, counts.read + 1):
-                if not fingerprint:
-                    counts.skip(f"entry {number:,}")
-            counts.read += len(batch)
-            yield {self._window: [bounded(fingerprint) for fingerprint in batch if fingerprint]}
+        for number, fingerprint in enumerate(read_seen(self._data), 1):
+            yield (self._window, bounded(fingerprint)) if fingerprint else f"entry {number:,}"
 
 
 def read_seen(data: bytes) -> Iterator[bytes]:
@@ -210,28 +177,18 @@ class UrlSource:
         self._file, self.name, self._identify = file, name, identify
         self.total = sum(1 for _ in self._file)
 
-    def batches(self, size: int, counts: Counts) -> Iterator[Items]:
+    def entries(self) -> Iterator[Entry]:
         """Read the file."""
         self._file.seek(0)
-        lines = enumerate(self._file, 1)
-        while batch := list(islice(lines, size)):
-            items = defaultdict(list)
-            for number, line in batch:
-                try:
-                    url = parse_line(line)
-                    window, item = self._identify(url) if url else ("", b"")
-                except ConfigurationError as error:
-                    counts.read += 1
-                    counts.skip(f"line {number:,}: {error!s:.200}")
-                    continue
-                if url:
-                    counts.read += 1
-                    items[window].append(item)
-            counts.run_only += len(items.pop(RUN, ()))
-            yield items
+        for number, line in enumerate(self._file, 1):
+            try:
+                if url := parse_line(line):
+                    yield self._identify(url)
+            except ConfigurationError as error:
+                yield f"line {number:,}: {error!s:.200}"
 
 
-#: Has a name without credentials, about how many entries there are in total, and batches of them.
+#: Has a name without credentials, about how many entries there are in total, and the entries.
 Source = SetSource | SeenSource | UrlSource
 
 

@@ -77,11 +77,6 @@ class BloomSettings:
         None,
         validators.text,
         "where the filter is kept; None for the server of scrapy-redis's settings",
-        "`redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://host:port,host:port`, "
-        "`redis+sentinel://host:port,host:port/service/db`, each also with TLS (`rediss+...`); or "
-        "`embedded:`, a Valkey server with its data in the project's `.scrapy` directory, which "
-        "all processes of the project on this machine share, and which is started and stopped as "
-        "needed (`embedded:/some/dir` keeps it elsewhere).",
         default="the server of scrapy-redis's settings, else `redis://localhost:6379`",
         secret=True,
     )
@@ -89,105 +84,72 @@ class BloomSettings:
         {},
         validators.mapping,
         "further arguments of the Redis client",
-        "Passwords and the options of TLS are safer here than in the URL.",
         secret=True,
     )
     key: str = declare(
         "%(spider)s:bloom",
         validators.text,
         "prefix of the filter's Redis keys",
-        "`%(spider)s` is the spider's name, `%(bot)s` is `BOT_NAME`, both with `%`, `{` and `}` "
-        "percent-encoded. One fixed name shares a filter between spiders.",
     )
     recrawl_rules: tuple[RecrawlRule, ...] = declare(
         (),
         parse_rules,
         "which pages are crawled again after another time: pairs of a condition and a window",
-        "The first rule that matches counts. A condition is a regular expression, searched in the "
-        "URL, or a dict of `url` (such an expression), `host` (the host, or a domain that it is "
-        "in) and `depth`, which all have to hold. A window is as in `BLOOM_RECRAWL_AFTER`; "
-        '`"run"`: remembered by this process for this run only; `"default"`: that of '
-        "`BLOOM_RECRAWL_AFTER`; or a dict of `recrawl_after`, `rotate_every` and `capacity`. See "
-        "[rules](../how-to/listings.md).",
         default="`[]`",
     )
     start_recrawl_after: After = declare(
         RUN,
         parse_after,
         'the window of start requests, as in a rule; "default" treats them like all others',
-        "It holds for start requests and for the sitemaps of a `SitemapSpider`, whatever the rules "
-        'say. `"run"` remembers them for the run only, so that the next run finds what is new. A '
-        "window holds for start requests with `dont_filter`, too, as those for `start_urls` have "
-        'it; under `"run"` and `"default"`, each run fetches these. It does not hold for what a '
-        "`RedisSpider` takes from its list: that is always fetched.",
     )
     pending_memory: int = declare(
         512 << 20,
         validators.memory,
         "bytes of all claims with their requests on the server, of which one process has a "
         "quarter; 0 for no limit",
-        "Beyond, requests are claimed without being stored, and their pages wait for them "
-        "([bloom-not-kept](messages.md#bloom-not-kept)).",
         default='`"512 MiB"`',
     )
     keep_headers: bool = declare(
         True,
         validators.flag,
         "whether pending requests with cookies, credentials or a proxy are stored on the server",
-        "`False`: requests that have `cookies`, a header `Cookie`, `Authorization` or "
-        "`Proxy-Authorization`, or a `proxy` in `meta` are claimed without being stored, and none "
-        "that is stored is put back. Change it when nothing is pending.",
     )
     remember: str = declare(
         CRAWLED,
         validators.one_of(SCHEDULED, CRAWLED, ITEMS),
         "when a URL is remembered: once it is scheduled, crawled, or crawled with an item",
-        "`crawled` loses no page in a crash, with any queue. `items` does the same, and remembers "
-        "pages without an item for the run only: each run reads [listings](../how-to/listings.md) "
-        "again. `scheduled` is the plain test-and-set, right where the queue outlives the crawl.",
     )
     heartbeat: float = declare(
         30.0,
         partial(validators.seconds, low=1, high=3600),
         "seconds between a worker's heartbeats; without one for twice this, it is dead",
-        "Other workers then take its claims over. On the same machine they notice at once.",
     )
     retry_after: int = declare(
         86_400,
         validators.whole_seconds,
         "seconds until a URL that failed may be crawled again",
-        "Until then, links to it count as seen. A URL is tried up to 5 times.",
         default='`"1 day"`',
     )
     retry_item_errors: bool = declare(
         True,
         validators.flag,
         "whether a page has failed if a pipeline raises an exception for one of its items",
-        "It is crawled again after `BLOOM_RETRY_AFTER` ([items that fail](../how-to/items.md)). "
-        '`DropItem` is no such exception. Not with `BLOOM_REMEMBER = "scheduled"`.',
     )
     confirm: str = declare(
         CRAWLED,
         validators.one_of(CRAWLED, DELIVERED),
         "when a page is done: once its items have left the pipelines, or once feeds are stored",
-        "`delivered`: it waits for each feed that has its items, and is crawled again by the next "
-        "run if one cannot be stored. See [never lose an item](../how-to/never-lose-an-item.md). "
-        'Not with `BLOOM_REMEMBER = "scheduled"`.',
     )
     crawled_statuses: frozenset[int] = declare(
         frozenset([*range(200, 400), 404, 410]),
         validators.statuses,
         "HTTP statuses of pages that count as crawled",
-        "Pages with another status have failed; they are crawled again after `BLOOM_RETRY_AFTER`.",
         default='`"200-399, 404, 410"`',
     )
     ledger: bool = declare(
         False,
         validators.flag,
         "whether pages that no page links any more are fetched again, too",
-        "The requests of recorded pages are kept, packed. When such a page is forgotten, a crawl "
-        "that has nothing else to do fetches it: [pages without links](../how-to/ledger.md). Only "
-        'with `BLOOM_REMEMBER = "crawled"` or `"items"`, in filters that forget.',
     )
     batch: int = declare(
         64,
@@ -195,7 +157,6 @@ class BloomSettings:
             0, 4_096, "the number of requests of a page in one lookup, 0 for each alone"
         ),
         "requests of a page in one lookup at most; 0 looks up each alone",
-        "With 0, the crawl waits for each answer; the order of requests is that of Scrapy.",
     )
     cache_size: int = declare(
         200_000,
@@ -203,14 +164,11 @@ class BloomSettings:
             0, 100_000_000, "the number of answers that this process caches, 0 for none"
         ),
         "answers that this process caches; 0 for none",
-        "8 bytes each. After a `rotate` or `clear` elsewhere they count for 5 seconds at most; in "
-        "an outage, at any age. 0 keeps 200,000 for that time only.",
     )
     on_redis_error: str = declare(
         DEGRADE,
         validators.one_of(DEGRADE, CLOSE),
         "whether to go on crawling while the server does not answer, or to close the spider",
-        "`close` ends the crawl with the reason `bloom_redis_unavailable`.",
     )
     wait_replicas: int = declare(
         0,
@@ -222,20 +180,16 @@ class BloomSettings:
         ),
         "replicas of each primary that have the claims on a page's links before it is recorded; 0 "
         "does not wait",
-        "For clusters whose primaries may fail. Writes wait for half of `BLOOM_TIMEOUT` at most; "
-        'then pages are recorded all the same. Not with `BLOOM_REMEMBER = "scheduled"`.',
     )
     timeout: float = declare(
         2.0,
         partial(validators.seconds, low=0.001, high=3600),
         "seconds an operation may wait for the server at most",
-        "Delays of the crawl itself do not count.",
     )
     metrics_port: tuple[str, int] | None = declare(
         None,
         validators.listen_address,
         "port, or host:port, at which the crawl serves its metrics to Prometheus",
-        "0 takes any free port. Without a host it is 127.0.0.1: [metrics](../metrics.md).",
         default="none",
     )
 
@@ -350,8 +304,8 @@ class BloomSettings:
 
 def _in_a_crawl(option: Option) -> Option:
     """Return an option of filters as a setting: its texts name settings."""
-    text, about, default = (in_words(t, WORDS) for t in (option.help, option.about, option.default))
-    return replace(option, help=text, about=about, default=default)
+    text, default = in_words(option.help, WORDS), in_words(option.default, WORDS)
+    return replace(option, help=text, default=default)
 
 
 #: All settings, by their names.

@@ -32,7 +32,6 @@ class Option:
     Args:
         parse: returns the value; called with the name and what the user gave.
         help: what it is, in one line.
-        about: what else to know, in Markdown.
         default: what it is where it is unset, in Markdown; "" where ``value`` says it.
         value: the default; None of a filter, which has what is stored.
         stored: its name in a header, where it is fixed when the filter is created; "" where it may
@@ -41,7 +40,6 @@ class Option:
 
     parse: Callable[[str, Any], Any]
     help: str
-    about: str = ""
     default: str = ""
     value: Any = None
     stored: str = ""
@@ -51,7 +49,6 @@ def declare(
     value: Any,
     parse: Callable[[str, Any], Any],
     text: str,
-    about: str = "",
     *,
     default: str = "",
     stored: str = "",
@@ -59,7 +56,7 @@ def declare(
 ) -> Any:
     """Declare an option, whose name and type are the field's: see ``Option``."""
     factory = (lambda: dict(value)) if isinstance(value, dict) else (lambda: value)
-    option = Option(parse, text, about, default, value, stored)
+    option = Option(parse, text, default, value, stored)
     return field(default_factory=factory, repr=not secret, metadata={"option": option})
 
 
@@ -83,14 +80,12 @@ class FilterOptions:
         validators.capacity,
         "URLs a generation takes before it grows",
         default=f"{DEFAULTS.capacity:,}",
-        about="Another value than the stored one counts from the next generation on.",
     )
     error_rate: float | None = declare(
         None,
         validators.error_rate,
         "upper bound on the share of new URLs that are taken for seen",
         default=f"{DEFAULTS.error_rate:g}".replace("e-0", "e-"),
-        about="It is the bound for all that is remembered together.",
     )
     blocks: int | None = declare(
         None,
@@ -105,8 +100,6 @@ class FilterOptions:
         "number of hash functions, or a list of their seeds",
         default="as many as need the fewest bits for the error rate",
         stored="seeds",
-        about="Unless they are listed, they are drawn at random and secret, so that no site can "
-        "make URLs collide. A list is as secret as a password.",
         secret=True,
     )
     window: Span | str | None = declare(
@@ -114,18 +107,12 @@ class FilterOptions:
         validators.window,
         'how long URLs are remembered: "5 months", "36h", "3 runs" or "never"',
         default="never: nothing is crawled again",
-        about="A URL first seen at `t` is new again between `t + window - period` "
-        "and `t + window`, however often it is "
-        "seen in between. Months are calendar months in UTC. A longer window "
-        "than the stored one holds at once.",
     )
     period: Span | None = declare(
         None,
         parse_span,
         "how often the filter rotates; it divides the window",
         default="1 month for windows of 2 months and more, 1 run for runs, else half of the window",
-        about="The window has 1 to 64 periods. Half a month begins on the 1st and on the 16th. "
-        "With one period, all URLs are forgotten at one moment.",
     )
     ring: str | None = declare(
         None,
@@ -153,24 +140,18 @@ class FilterOptions:
         validators.growth,
         "size of the next layer in sizes of the last one; 0 never grows",
         default=f"{DEFAULTS.growth:g}",
-        about="A generation that is full gets a further layer, within the same error rate. With "
-        "0, the oldest generation is forgotten early, or further URLs are remembered for the run "
-        "only.",
     )
     max_memory: int | None = declare(
         None,
         validators.memory,
         "bytes beyond which the filter does not grow",
         default="no limit",
-        about="It counts the filter's bitmaps.",
     )
     run: str | None = declare(
         None,
         validators.run,
         "id of the run, for windows in runs",
         default="none",
-        about="The same for all workers of a run, and another one in each run. The first worker "
-        "with a new id rotates the filter.",
     )
     fingerprinter: str = ""
     on_difference: str = REPLACE

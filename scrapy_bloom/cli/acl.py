@@ -5,7 +5,7 @@ import re
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.protocol.rights import CLUSTER, CRAWL, LEDGER, SETINFO, USES, WAIT, Rules
 from scrapy_bloom.cli.migrate import set_key
-from scrapy_bloom.cli.session import KEY, CommandSession, ExitCode, option, subcommand
+from scrapy_bloom.cli.session import KEY, CommandSession, option, subcommand
 
 #: Stands for the password, which is in no file of the project's.
 PASSWORD = "PASSWORD"  # noqa: S105 - it is none
@@ -39,7 +39,7 @@ READ_SET = ("SCARD", "SSCAN")
         help="let redis-py name itself, which keeps ACL LOG clean (Redis 7.2, Valkey)",
     ),
 )
-def acl(session: CommandSession) -> ExitCode:
+def acl(session: CommandSession) -> None:
     """Print the rights, as a command and as a line of a file.
 
     Raises:
@@ -67,4 +67,3 @@ def acl(session: CommandSession) -> ExitCode:
     where = " (on each node)" if opts.cluster else ""
     text = f"In redis-cli{where}:\n\n{command}\n\nOr in users.acl, or redis.conf{where}:\n\n{line}"
     session.report({**document, "setuser": command, "line": line}, text)
-    return ExitCode.FINE

@@ -17,7 +17,7 @@ from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.output import Column, Document, size, to_json
 from scrapy_bloom.cli.server import ProjectServer, Stored
-from scrapy_bloom.cli.session import CHANGE, CommandSession, ExitCode, option, subcommand
+from scrapy_bloom.cli.session import CHANGE, CommandSession, option, subcommand
 from scrapy_bloom.crawl import advice
 from scrapy_bloom.crawl.advice import Finding
 from scrapy_bloom.settings import WORDS, BloomSettings
@@ -47,7 +47,7 @@ def forgotten_by(stored: Stored, change: Callable[[Ring, Counts], Ring]) -> int:
     *CHANGE,
     option("--apply", action="store_true", help="store the project's, also if that forgets URLs"),
 )
-def settings(session: CommandSession) -> ExitCode:
+def settings(session: CommandSession) -> None:
     """Print the settings of the chosen filters, or apply the project's.
 
     Raises:
@@ -59,28 +59,25 @@ def settings(session: CommandSession) -> ExitCode:
     found = list[tuple[Document, str]]()
     with session.connect() as server:
         for name, stored in session.stored(server).items():
-            if session.opts.apply and not _apply(session, stored):
-                return ExitCode.NO
+            if session.opts.apply:
+                _apply(session, stored)
             found.append(_describe(session, server.read(name)))
         session.report_filters(server, found)
-    return ExitCode.FINE
 
 
-def _apply(session: CommandSession, stored: Stored) -> bool:
-    """Apply the project's settings to a filter; whether the user agrees."""
+def _apply(session: CommandSession, stored: Stored) -> None:
+    """Apply the project's settings to a filter, if the user agrees."""
     # An id of a run would count as one.
     wanted = replace(options_of(session.settings, stored.window), on_difference=REPLACE, run=None)
     config, now = wanted.config(stored.config), stored.snapshot.now
     if config == stored.config:
-        return True
+        return
     forgotten = forgotten_by(stored, lambda ring, n: ring.reconfigure(config, now).advance(now, n))
     changes = advice.changes(stored.config, config)
     names = ", ".join(f"{name} = {advice.said(name, new)}" for name, _, new in changes)
     question = f"Set {names} in {stored.key!r} on {stored.server.address}, which forgets "
-    if not session.confirm(f"{question}{forgotten:,} of its URLs at once"):
-        return False
+    session.confirm(f"{question}{forgotten:,} of its URLs at once")
     stored.bloom.run(partial(FilterSession.apply, wanted=wanted), on_all_blocks=True)
-    return True
 
 
 def _describe(session: CommandSession, stored: Stored) -> tuple[Document, str]:
@@ -120,18 +117,18 @@ def compare(wanted: FilterOptions, stored: Stored) -> Finding | None:
 
 
 @subcommand("forget all URLs of a filter", *CHANGE)
-def clear(session: CommandSession) -> ExitCode:
+def clear(session: CommandSession) -> None:
     """Forget all URLs."""
     with session.connect() as server:
         stored = server.read(session.window)
         text = f"its {plural(stored.info.count, 'URL')}"
         if stored.info.claims:
             text += f" and {plural(stored.info.claims, 'claim')}"
-        return _forget(session, stored, BloomFilter.clear, stored.info.count, text)
+        _forget(session, stored, BloomFilter.clear, stored.info.count, text)
 
 
 @subcommand("open a new generation now; the oldest may be forgotten", *CHANGE)
-def rotate(session: CommandSession) -> ExitCode:
+def rotate(session: CommandSession) -> None:
     """Open a new generation.
 
     Raises:
@@ -147,7 +144,7 @@ def rotate(session: CommandSession) -> ExitCode:
             )
         forgotten = forgotten_by(stored, lambda ring, n: ring.rotate(stored.snapshot.now, n))
         text = f"{forgotten:,} of its {stored.info.count:,} URLs"
-        return _forget(session, stored, BloomFilter.rotate, forgotten, text)
+        _forget(session, stored, BloomFilter.rotate, forgotten, text)
 
 
 def _forget(
@@ -156,28 +153,25 @@ def _forget(
     change: Callable[[BloomFilter], object],
     forgotten: int,
     text: str,
-) -> ExitCode:
+) -> None:
     """Change a filter, if the user agrees; say what it holds then."""
     verb = session.opts.command.capitalize()
     where = f"{stored.key!r} on {stored.server.address}"
-    if not session.confirm(f"{verb} {where}, which forgets {text}"):
-        return ExitCode.NO
+    session.confirm(f"{verb} {where}, which forgets {text}")
     change(stored.bloom)
     after = stored.bloom.info()
     document = stored.head | {"urls_forgotten": forgotten} | to_json(after)
     text = f"{plural(forgotten, 'URL')} forgotten, {after.count:,} remembered"
     session.report(document, f"{stored.where}: {text}")
-    return ExitCode.FINE
 
 
 @subcommand("delete a filter with all its keys", *CHANGE)
-def delete(session: CommandSession) -> ExitCode:
+def delete(session: CommandSession) -> None:
     """Delete a filter, or what is left of one."""
     with session.connect() as server:
         info, contents = _contents(server, session.window)
         bloom = server.filter(server.key(session.window))
-        if not session.confirm(f"Delete {bloom.key!r} on {server.address}, {contents}"):
-            return ExitCode.NO
+        session.confirm(f"Delete {bloom.key!r} on {server.address}, {contents}")
         bloom.delete()
         document: dict[str, Any] = {
             "address": server.address,
@@ -188,7 +182,6 @@ def delete(session: CommandSession) -> ExitCode:
             "claims": info and info.claims,
         }
         session.report(document, f"{bloom.key} on {server.address} deleted, {contents}")
-    return ExitCode.FINE
 
 
 def _contents(server: ProjectServer, name: str) -> tuple[FilterInfo | None, str]:

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from scrapy import Request
@@ -79,37 +78,17 @@ class Identifier:
             complain(str(warning))
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One lookup.
-
-    Args:
-        kind: ``url``, ``bloom_key`` or ``item``.
-        text: that URL, key or item.
-        window: whose filter is asked.
-        item: what that filter has of it.
-    """
-
-    kind: str
-    text: str
-    window: str
-    item: bytes
+#: What is looked up: its kind (``url``, ``bloom_key`` or ``item``) and text, and the window whose
+#: filter is asked, as JSON has them; and what that filter has of it.
+Query = tuple[Document, bytes]
 
 
-def _document(query: "Query", info: ItemInfo, claim: StoredClaim | None) -> Document:
-    """Return what is known of a URL, key or item.
-
-    Args:
-        query: asked for it.
-        info: what the filter remembers of it.
-        claim: its claim, if it is not seen: it is crawled now, or has failed.
-    """
-    head = {query.kind: query.text, "name": query.window}
-    found: Document = head | to_json(info)
+def _state(info: ItemInfo, claim: StoredClaim | None) -> Document:
+    """Return the state of what is not seen by its claim: it is crawled now, or has failed."""
     if info.seen or claim is None:
-        return found | {"state": "seen" if info.seen else "new"}
+        return {"state": "seen" if info.seen else "new"}
     state, time = ("failed", "due") if claim.was_tried else ("claimed", "claimed")
-    return found | {"state": state, "attempts": claim.attempt} | with_dates({time: claim.time})
+    return {"state": state, "attempts": claim.attempt} | with_dates({time: claim.time})
 
 
 def _since(row: Document) -> str:
@@ -177,7 +156,7 @@ def check(session: CommandSession) -> ExitCode:
         if opts.urls or opts.bloom_key:
             for stored in filters.values():
                 identifier.warn_of(stored)
-        answers = _answer(_queries(opts, identifier, version), filters, asked)
+        answers = _answer(_queries(opts, identifier, version, asked), filters, asked)
         session.report_list(
             {"address": server.address},
             "answers",
@@ -200,17 +179,17 @@ def _version(text: str | None) -> bytes:
 
 
 def _queries(
-    opts: argparse.Namespace, identifier: Identifier, version: bytes
-) -> Iterator[Query | None]:
-    """Yield all queries; None for a line of the standard input that is no URL."""
+    opts: argparse.Namespace, identifier: Identifier, version: bytes, asked: Counter[str]
+) -> Iterator[Query]:
+    """Yield all queries; count lines of the standard input that are no URL."""
 
     def query(kind: str, text: str, window: str, item: bytes) -> Query:
-        return Query(kind, text, window, versioned(item, version) if version else item)
+        return {kind: text, "name": window}, versioned(item, version) if version else item
 
     for key in opts.bloom_key:
         yield query("bloom_key", key, identifier.default, of_own_key(to_bytes(key)))
     for item in opts.item:
-        yield Query("item", item, identifier.default, to_bytes(item))
+        yield query("item", item, identifier.default, to_bytes(item))
     for url in opts.urls:
         if url != "-":
             yield query("url", url.strip(), *identifier.identify(url.strip()))
@@ -221,23 +200,22 @@ def _queries(
                 yield query("url", text, *identifier.identify(text))
             except ConfigurationError as error:
                 complain(str(error))
-                yield None
+                asked["none"] += 1
 
 
 def _answer(
-    queries: Iterator[Query | None], filters: Mapping[str, Stored], asked: Counter[str]
+    queries: Iterator[Query], filters: Mapping[str, Stored], asked: Counter[str]
 ) -> Iterator[Document]:
     """Yield the answers to queries, and count these; each filter is asked for many at once."""
     while batch := list(islice(queries, BATCH)):
-        found = [query for query in batch if query is not None]
-        asked["none"] += len(batch) - len(found)
         known = dict[tuple[str, bytes], tuple[ItemInfo, StoredClaim | None]]()
         for window, stored in filters.items():
-            if items := [query.item for query in found if query.window == window]:
+            if items := [item for head, item in batch if head["name"] == window]:
                 infos = dict(zip(items, stored.bloom.find_all(items), strict=True))
                 claims = stored.claims_of([i for i in items if not infos[i].seen])
                 known |= {(window, i): (info, claims.get(i)) for i, info in infos.items()}
-        for query in found:
-            answer = _document(query, *known.get((query.window, query.item), (NOT_SEEN, None)))
+        for head, item in batch:
+            info, claim = known.get((head["name"], item), (NOT_SEEN, None))
+            answer = head | to_json(info) | _state(info, claim)
             asked[answer["state"]] += 1
             yield answer

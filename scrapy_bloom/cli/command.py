@@ -34,7 +34,7 @@ from scrapy_bloom.cli.plan import PLAN_OPTIONS, plan
 from scrapy_bloom.cli.recrawl import recrawl
 from scrapy_bloom.cli.report import report
 from scrapy_bloom.cli.server import NothingThereError
-from scrapy_bloom.cli.session import CommandSession, ExitCode, Subcommand
+from scrapy_bloom.cli.session import CommandSession, DeclinedError, ExitCode, Subcommand
 from scrapy_bloom.settings import WORDS
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,6 @@ class BloomCommand(ScrapyCommand):
                 epilog=EXIT_CODES,
                 formatter_class=formatter,
             )
-            subcommand.set_defaults(run=one.run)
             one.add_options(subcommand)
             subcommand.add_argument("--json", action="store_true", help="print one JSON document")
             subcommand.add_argument(
@@ -135,8 +134,10 @@ class BloomCommand(ScrapyCommand):
                 # An ASCII terminal gets escapes for other characters.
                 stream.reconfigure(errors="backslashreplace")
         try:
-            self.exitcode = self._run(opts)
+            self.exitcode = self._run(opts) or ExitCode.FINE
             print(end="", flush=True)  # a closed pipe is noticed here
+        except DeclinedError:
+            self.exitcode = ExitCode.NO
         except BloomError as error:
             self.exitcode = ExitCode.NO if isinstance(error, NothingThereError) else ExitCode.FAILED
             complain(in_words(str(error), WORDS))
@@ -151,14 +152,13 @@ class BloomCommand(ScrapyCommand):
             logger.debug("scrapy bloom failed", exc_info=True)
             complain(f"{type(error).__name__}: {error} (-L DEBUG shows where)")
 
-    def _run(self, opts: argparse.Namespace) -> int:
+    def _run(self, opts: argparse.Namespace) -> ExitCode | None:
         assert self.settings is not None  # noqa: S101 - Scrapy sets it
         if self.crawler_process is None:
             # Older versions of Scrapy do this for all commands, later ones for those that crawl.
             configure_logging(self.settings)
             AddonManager.load_pre_crawler_settings(self.settings)
-        exit_code: int = opts.run(CommandSession(self.settings, opts))
-        return exit_code
+        return SUBCOMMANDS[opts.command].run(CommandSession(self.settings, opts))
 
 
 def _grouped(width: int) -> str:

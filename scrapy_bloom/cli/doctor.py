@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import timeit
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from scrapy_bloom.bloom.model.forecast import load
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.protocol import ledger_protocol, rights
+from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.validators import plural
@@ -111,11 +112,11 @@ def _examine(
         crawler: has the settings.
         is_in_project: whether there is a project.
     """
-    settings, wrong, errors = read_settings(crawler.settings, name_of(crawler))
-    for result in map(of_error, errors) if errors else ["all BLOOM_ settings are valid"]:
+    settings, errors = read_settings(crawler.settings, name_of(crawler))
+    for result in map(of_error, errors.values()) if errors else ["all BLOOM_ settings are valid"]:
         yield Check("settings", result)
     yield from check(OF_PROJECT, Project(crawler, settings, is_in_project))
-    if wrong & NAMES_OF_SERVER:
+    if errors.keys() & NAMES_OF_SERVER:
         yield Check("server", Unknown("not checked: settings that name it are wrong"))
         return
     need = _need(settings, {})
@@ -130,41 +131,26 @@ def _examine(
         yield from _check_server(known, crawler, settings)
 
 
-# -- settings --
-
-
 def read_settings(
     scrapy_settings: BaseSettings, spider: str
-) -> tuple[BloomSettings, set[str], list[ConfigurationError]]:
-    """Read our settings without those that are wrong; return also their names, and the errors."""
-    names = own_names(scrapy_settings)
-    found = {name: _error_of(name, scrapy_settings[name]) for name in names}
-    errors = {name: error for name, error in found.items() if error is not None}
-    good = _only(scrapy_settings, found.keys() - errors.keys())
+) -> tuple[BloomSettings, dict[str, ConfigurationError]]:
+    """Read our settings without those that are wrong; return also the errors, by their names."""
+    good, errors = scrapy_settings.copy(), dict[str, ConfigurationError]()
+    for name in own_names(good):
+        try:
+            parse_setting(name, good[name])
+        except ConfigurationError as error:
+            errors[name] = error
+            del good[name]
     try:
-        return BloomSettings.from_scrapy(good, spider), {*errors}, [*errors.values()]
+        return BloomSettings.from_scrapy(good, spider), errors
     except ConfigurationError as error:
         # They contradict each other, or it is the key: the others that name the server are good.
-        wrong = {*errors, *(["BLOOM_KEY"] if "BLOOM_KEY" in str(error) else [])}
-        good = _only(scrapy_settings, NAMES_OF_SERVER - wrong)
-        return BloomSettings.from_scrapy(good, spider), wrong, [*errors.values(), error]
-
-
-def _error_of(name: str, value: object) -> ConfigurationError | None:
-    try:
-        parse_setting(name, value)
-    except ConfigurationError as error:
-        return error
-    return None
-
-
-def _only(scrapy_settings: BaseSettings, names: Collection[str]) -> BaseSettings:
-    """Return settings of which ours are only those with some names."""
-    copy = scrapy_settings.copy()
-    for name in own_names(copy):
-        if name not in names:
-            del copy[name]
-    return copy
+        wrong = "BLOOM_KEY" if "BLOOM_KEY" in str(error) else "several"
+        for name in own_names(good):
+            if name not in NAMES_OF_SERVER - {wrong}:
+                del good[name]
+        return BloomSettings.from_scrapy(good, spider), errors | {wrong: error}
 
 
 # -- the place of an embedded server --
@@ -265,11 +251,11 @@ def _check_filters(
     looks = {window: _look(server, window) for window in windows}
     found = {window: one for window, one in looks.items() if isinstance(one, Stored)}
     schedules = [settings.schedule, *(stored.config.schedule for stored in found.values())]
+    has_window = any([*schedules, settings.windows.others])
     need = None if facts.is_old else _need(settings, found)
     if isinstance(need, BloomError):
         yield Check("settings", of_error(need))
         need = None
-    has_window = any([*schedules, settings.windows.others])
     facts = replace(facts, has_window=has_window, replicas=settings.wait_replicas, need=need)
     yield from check(OF_SERVER, facts)
     if facts.is_old:
@@ -290,40 +276,40 @@ def _look(server: ProjectServer, window: str) -> Stored | BloomError | None:
 
 def _results(
     crawler: Crawler, settings: BloomSettings, look: Stored | BloomError | None
-) -> Iterable[Result]:
+) -> Sequence[Result]:
     """Return what is wrong with a filter, or that it is fine."""
     if look is None:
         return ["is not there yet, the first crawl creates it"]
     if isinstance(look, BloomError):
         return [of_error(look)]
+    claims = 0 if settings.makes_claims else look.info.claims
+    findings = (
+        compare(options_of(settings, look.window), look),
+        _fingerprints(crawler, look),
+        advice.on_capacity(look.info),
+        _lost(look.info),
+        advice.on_claims_ignored(claims),
+    )
     fine = f"{look.info.count:,} URLs, stored with the settings of the project"
-    return [*filter(None, _findings(crawler, settings, look))] or [fine]
+    return [one for one in findings if one is not None] or [fine]
 
 
-def _findings(
-    crawler: Crawler, settings: BloomSettings, stored: Stored
-) -> Iterator[Finding | None]:
-    """Yield what is wrong with a filter that can be read."""
-    yield compare(options_of(settings, stored.window), stored)
-    ours = _fingerprinter(crawler)
-    if ours:
-        yield advice.on_fingerprinter(stored.snapshot.header.fingerprinter, ours)
-    yield advice.on_capacity(stored.info)
-    if stored.info.lost_blocks:
-        yield Finding(
-            f"{stored.info.lost_blocks} of {stored.info.blocks} blocks are gone",
-            "their URLs are crawled again",
-            "Find out what has evicted, flushed or deleted them; the next crawl makes new ones",
-        )
-    if not settings.makes_claims:
-        yield advice.on_claims_ignored(stored.info.claims)
-
-
-def _fingerprinter(crawler: Crawler) -> str:
+def _fingerprints(crawler: Crawler, stored: Stored) -> Finding | None:
     try:
-        return global_object_name(type(fingerprinter_of(crawler)))
+        ours = global_object_name(type(fingerprinter_of(crawler)))
     except Exception:  # of a class of the project's: another check says so
-        return ""
+        return None
+    return advice.on_fingerprinter(stored.snapshot.header.fingerprinter, ours)
+
+
+def _lost(info: FilterInfo) -> Finding | None:
+    if not info.lost_blocks:
+        return None
+    return Finding(
+        f"{info.lost_blocks} of {info.blocks} blocks are gone",
+        "their URLs are crawled again",
+        "Find out what has evicted, flushed or deleted them; the next crawl makes new ones",
+    )
 
 
 def _rights(server: ProjectServer, *, has_ledger: bool) -> Result:

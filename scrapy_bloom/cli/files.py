@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.extras.save import Saved, save
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.output import complain, progress, with_dates
 from scrapy_bloom.cli.server import ProjectServer
-from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
+from scrapy_bloom.cli.session import FILTER, CommandSession, option, subcommand
 
 #: The file name that stands for the standard output or input.
 STREAM = "-"
@@ -28,7 +28,7 @@ STREAM = "-"
     option("file", metavar="FILE", help="file to write; - is the standard output"),
     option("--force", action="store_true", help="overwrite the file if it is there"),
 )
-def export(session: CommandSession) -> ExitCode:
+def export(session: CommandSession) -> None:
     """Write a filter to a file, also while it is in use."""
     opts = session.opts
     if opts.file == STREAM and (opts.json or sys.stdout.isatty()):
@@ -53,7 +53,6 @@ def export(session: CommandSession) -> ExitCode:
             )
         if opts.file != STREAM:
             _report(session, server, saved, f"saved to {opts.file}, {writer.size:,} bytes")
-    return ExitCode.FINE
 
 
 @subcommand(
@@ -68,7 +67,7 @@ def export(session: CommandSession) -> ExitCode:
         help="bytes that the filter may take on the server (by default 4 GiB)",
     ),
 )
-def import_(session: CommandSession) -> ExitCode:
+def import_(session: CommandSession) -> None:
     """Load a filter from a file."""
     opts, name = session.opts, session.window
     limit = validators.memory("--max-memory", opts.file_memory) or validators.MAX_MEMORY_BYTES
@@ -79,7 +78,6 @@ def import_(session: CommandSession) -> ExitCode:
             with progress("bytes of bitmaps loaded") as show:
                 saved = bloom.restore(reader, show)
             _report(session, server, saved, f"loaded from {opts.file}")
-    return ExitCode.FINE
 
 
 def _report(session: CommandSession, server: ProjectServer, saved: Saved, text: str) -> None:

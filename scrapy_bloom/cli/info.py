@@ -4,10 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-import redis
-
-from scrapy_bloom.bloom.client.driver import reading
-from scrapy_bloom.bloom.errors import BloomError, explain, showable
+from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
 from scrapy_bloom.bloom.protocol.info import MAX_PROBES, FilterInfo, GenerationInfo, Measurement
@@ -15,21 +12,8 @@ from scrapy_bloom.bloom.protocol.rights import CRAWL, LIST
 from scrapy_bloom.bloom.validators import plural, whole_number
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.change import compare, options_of
-from scrapy_bloom.cli.output import (
-    Column,
-    Document,
-    discards,
-    minute,
-    places,
-    size,
-    table,
-    to_json,
-    two_digits,
-    under,
-    window_and_period,
-    with_dates,
-)
-from scrapy_bloom.cli.server import ProjectServer, Stored
+from scrapy_bloom.cli.output import Column, Document, minute, size, to_json, two_digits, with_dates
+from scrapy_bloom.cli.server import ProjectServer, Stored, calling
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.settings import WORDS
@@ -86,7 +70,7 @@ def measure(session: CommandSession, stored: Stored) -> Measurement | None:
 
 def _describe(session: CommandSession, stored: Stored) -> tuple[Document, str]:
     """Return what a filter holds, as JSON and as text."""
-    document: Document = to_json(stored.info)
+    document: Document = to_json(stored.info) | {"ledger": to_json(stored.ledger)}
     measured = measure(session, stored)
     if measured is not None:
         document["measured"] = to_json(measured)
@@ -105,9 +89,9 @@ def _as_text(stored: Stored, measured: Measurement | None) -> str:
     if info.has_configured_sizes:
         rate += f", {two_digits(info.error_rate)} at most asked for"
     growth = f"by {info.growth:g} times the last layer" if info.growth else "no"
-    counters = f" of {places(info.counting)}" if info.counting else ""
+    counters = f" of {output.places(info.counting)}" if info.counting else ""
     facts = {
-        "window": window_and_period(info.window, info.period, info.ring),
+        "window": output.window_and_period(info.window, info.period, info.ring),
         "URLs": f"{info.count:,} ({room})",
         "error rate": f"{rate}, {two_digits(info.error_bound)} when all layers are full",
         "memory": f"{size(info.memory)} in {plural(info.blocks, 'block')}{counters}",
@@ -120,14 +104,19 @@ def _as_text(stored: Stored, measured: Measurement | None) -> str:
     if info.claims:
         claims = f"{plural(info.claims, 'URL')} claimed, not settled yet"
         facts["pending"] = f"{claims} (scrapy bloom pending lists them)"
+    if stored.ledger is not None:
+        pages = f"{plural(stored.ledger.pages, 'page')} in {size(stored.ledger.memory)}"
+        facts["ledger"] = f"about {pages}, {stored.ledger.due:,} of them due"
     if measured is not None:
         facts["measured"] = _measured(measured)
     if info.counting:
-        facts["discards"] = discards(info, "now")
+        facts["discards"] = output.discards(info, "now")
     if info.lost_blocks:
         facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
     heading = f"{stored.where} (window {stored.window!r})"
-    return "\n".join((under(heading, facts), "", *table(generations(info), info.generations)))
+    return "\n".join(
+        (output.under(heading, facts), "", *output.table(generations(info), info.generations))
+    )
 
 
 def _measured(m: Measurement) -> str:
@@ -193,7 +182,7 @@ def _new_sizes(info: FilterInfo) -> str:
 
 
 @subcommand("list all filters on the server, of all projects; changes nothing")
-def list_(session: CommandSession) -> ExitCode:
+def list_(session: CommandSession) -> None:
     """Print a line about each filter.
 
     Raises:
@@ -206,12 +195,11 @@ def list_(session: CommandSession) -> ExitCode:
     skipped = others + len(names) - len(found)
     lines = [f"{plural(len(found), 'filter')} on {server.address}"]
     if found:
-        lines += ["", *table(LISTED, found)]
+        lines += ["", *output.table(LISTED, found)]
     if skipped:
         lines += ["", f"{skipped:,} with keys like a filter's are none, or cannot be read: skipped"]
     document = {"address": server.address, "filters": found, "skipped": skipped}
     session.report(document, "\n".join(lines))
-    return ExitCode.FINE
 
 
 def names_in(keys: Iterable[bytes]) -> tuple[list[str], int]:
@@ -230,12 +218,9 @@ def names_in(keys: Iterable[bytes]) -> tuple[list[str], int]:
 
 def _walk(server: ProjectServer) -> Iterator[bytes]:
     """Yield names of keys, of a cluster those of all primaries; some may come twice."""
-    try:
-        with reading():
-            for key in server.client.scan_iter(match=PATTERN, count=STEP):
-                yield key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")
-    except (redis.RedisError, OSError) as error:
-        raise explain(error, server.address, {**WORDS, "rights": RIGHTS}) from showable(error)
+    with calling(server.address, {**WORDS, "rights": RIGHTS}):
+        for key in server.client.scan_iter(match=PATTERN, count=STEP):
+            yield key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")
 
 
 def _listed(server: ProjectServer, name: str) -> Document | None:

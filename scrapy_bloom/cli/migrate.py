@@ -8,36 +8,52 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from scrapy_bloom.bloom import validators
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.options import DEFAULTS
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.output import complain, progress
-from scrapy_bloom.cli.server import ProjectServer
+from scrapy_bloom.cli.server import ProjectServer, Stored
 from scrapy_bloom.cli.session import CHANGE, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
-from scrapy_bloom.migrate import (
-    BATCH,
-    Counts,
-    Items,
-    SeenSource,
-    SetSource,
-    Source,
-    UrlSource,
-    open_file,
-)
+from scrapy_bloom.migrate import SeenSource, SetSource, Source, UrlSource, open_file
+from scrapy_bloom.settings import RUN
 
+#: Entries of a batch.
+BATCH = 1_024
+#: Items by the window that they are recorded for.
+Items = Mapping[str, Sequence[bytes]]
 #: Where scrapy-redis keeps fingerprints, unless SCHEDULER_DUPEFILTER_KEY is set.
 SET_KEY = "%(spider)s:dupefilter"
 OURS = "scrapy_bloom.ScrapyRedisFingerprinter"
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many entries were read.
+
+    Args:
+        read: all entries, including those below.
+        skipped: those that are no fingerprint or URL.
+        run_only: URLs of the window "run", which no filter remembers.
+        example: the first that was skipped; "" if none was.
+    """
+
+    read: int = 0
+    skipped: int = 0
+    run_only: int = 0
+    example: str = ""
 
 
 class Target:
@@ -53,16 +69,17 @@ class Target:
     """
 
     def __init__(self, server: ProjectServer, windows: Iterable[str]) -> None:
-        names, made = sorted(windows), server.filters.by_window
-        self._address = server.address
-        self._stored = {name: stored for name in names if (stored := server.look(name))}
-        for name in names:
-            if name not in self._stored and name not in made:
-                raise server.absent(name)
+        self._address, made = server.address, server.filters.by_window
         #: Those that do not exist are made by the project's settings.
-        self._blooms = {
-            name: self._stored[name].bloom if name in self._stored else made[name] for name in names
-        }
+        self._blooms, self._stored = dict[str, BloomFilter](), dict[str, Stored]()
+        for name in sorted(windows):
+            stored = server.look(name)
+            if stored is not None:
+                self._stored[name], self._blooms[name] = stored, stored.bloom
+            elif name in made:
+                self._blooms[name] = made[name]
+            else:
+                raise server.absent(name)
         #: Windows whose filters exist.
         self._existing = set(self._stored)
         self.keys = [bloom.key for bloom in self._blooms.values()]
@@ -177,8 +194,8 @@ def _migrate(session: CommandSession, source: Source, target: Target, address: s
     opts, counts = session.opts, Counts()
     new = checked = seen = 0
     entries = f"about {plural(source.total, 'entry', 'entries')} of {source.name}"
-    if not opts.dry_run and not session.confirm(f"Record {entries} in {target.name}"):
-        return ExitCode.NO
+    if not opts.dry_run:
+        session.confirm(f"Record {entries} in {target.name}")
     try:
         if not opts.dry_run:
             target.open()
@@ -211,10 +228,19 @@ def _migrate(session: CommandSession, source: Source, target: Target, address: s
 def _batches(
     session: CommandSession, source: Source, counts: Counts, title: str
 ) -> Iterator[Items]:
-    """Yield the source's items at the rate of ``--rate``, with a progress bar."""
-    rate, start = session.opts.rate, time.monotonic()
+    """Yield the source's items at the rate of ``--rate``, with a progress bar; count them."""
+    rate, start, entries = session.opts.rate, time.monotonic(), source.entries()
     with progress(title) as show:
-        for items in source.batches(min(BATCH, rate or BATCH), counts):
+        while batch := list(islice(entries, min(BATCH, rate or BATCH))):
+            items = defaultdict[str, list[bytes]](list)
+            for entry in batch:
+                if isinstance(entry, str):
+                    counts.skipped += 1
+                    counts.example = counts.example or entry
+                else:
+                    items[entry[0]].append(entry[1])
+            counts.read += len(batch)
+            counts.run_only += len(items.pop(RUN, ()))
             yield items
             show(counts.read, source.total)
             if rate is not None:

@@ -116,7 +116,7 @@ def _values(stored: Stored | None, *, counts_failed: bool = False) -> Values:
         return {"exists": 0}
     info, active, failed = stored.info, stored.info.generations[0], None
     if counts_failed:
-        failed = sum(claim.failed for _, page in stored.claims() for claim in page.claims)
+        failed = sum(one.claim.failed for one in stored.claims())
     return {
         "exists": 1,
         "capacity_urls": info.capacity,
@@ -153,7 +153,7 @@ def _to_json(metric: "Metric") -> Document:
     option("--every", metavar="SECONDS", default="2", help="time between two looks, 2 by default"),
     option("--times", metavar="N", default=str(ENDLESS), help="end after so many looks"),
 )
-def watch(session: CommandSession) -> ExitCode:
+def watch(session: CommandSession) -> None:
     """Show the chosen filters until Ctrl-C.
 
     Raises:
@@ -169,7 +169,6 @@ def watch(session: CommandSession) -> ExitCode:
                     time.sleep(every)
     except KeyboardInterrupt:
         pass  # the usual end
-    return ExitCode.FINE
 
 
 def _looks(session: CommandSession) -> Iterator[Document]:

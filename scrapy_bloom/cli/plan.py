@@ -11,19 +11,9 @@ from scrapy_bloom.bloom.model.header import WRITE_NEWEST
 from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
 from scrapy_bloom.bloom.validators import MAX_CAPACITY, whole_number
-from scrapy_bloom.cli.output import (
-    Column,
-    discards,
-    expected,
-    places,
-    size,
-    table,
-    to_json,
-    two_digits,
-    under,
-    window_and_period,
-)
-from scrapy_bloom.cli.session import CommandSession, ExitCode, option, subcommand
+from scrapy_bloom.cli import output
+from scrapy_bloom.cli.output import Column, size, to_json, two_digits
+from scrapy_bloom.cli.session import CommandSession, option, subcommand
 from scrapy_bloom.settings import FILTER_SETTINGS, LIBRARY_ONLY, WORDS
 
 #: Bytes that the ledger takes for a page, and for one whose request is not packed yet, about:
@@ -46,7 +36,7 @@ PLAN_OPTIONS = {
         for name, text in {**PLAN_OPTIONS, **{n: OPTIONS[n].help for n in LIBRARY_ONLY}}.items()
     ),
 )
-def plan(session: CommandSession) -> ExitCode:
+def plan(session: CommandSession) -> None:
     """Print the plan.
 
     Raises:
@@ -78,7 +68,6 @@ def plan(session: CommandSession) -> ExitCode:
         document["site"] = to_json(of_site)
         text = f"{_site_as_text(of_site, result)}\n\n{text}"
     session.report(document, text)
-    return ExitCode.FINE
 
 
 def _site(opts: argparse.Namespace) -> tuple[int, int] | None:
@@ -102,25 +91,26 @@ def _site(opts: argparse.Namespace) -> tuple[int, int] | None:
 
 def as_text(f: Forecast) -> str:
     """Return what a filter will take."""
+    places = output.places(f.counting)
     facts = {
-        "window": window_and_period(f.window, f.period, f.ring),
+        "window": output.window_and_period(f.window, f.period, f.ring),
         "a page is crawled again": f.recrawl,
         "generations": f"{f.generations}",
         "URLs in all": _in_all(f),
         "hash functions (k)": f"{f.num_hashes}",
         "blocks": f"{f.blocks:,}",
-        "a bitmap": f"{size(f.opened_memory / f.blocks)} ({f.num_bits:,} {places(f.counting)})",
+        "a bitmap": f"{size(f.opened_memory / f.blocks)} ({f.num_bits:,} {places})",
         "a generation": size(f.opened_memory),
         "all generations": f"{size(f.loads[0].memory)} at capacity",
         "a ledger": _ledger(f),
         "limit": "none" if f.max_memory is None else size(f.max_memory),
         "bits per URL": f"{f.loads[0].bits_per_url:.1f} at capacity",
-        "new pages missed": f"{expected(f.missed_at_most)} in a window at most",
+        "new pages missed": f"{output.expected(f.missed_at_most)} in a window at most",
     }
     if f.counting:
-        facts["discards"] = discards(f.loads[0], "at capacity")
+        facts["discards"] = output.discards(f.loads[0], "at capacity")
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
-    return "\n".join((under(heading, facts), "", *table(LOADS, f.loads)))
+    return "\n".join((output.under(heading, facts), "", *output.table(LOADS, f.loads)))
 
 
 def _site_as_text(site: Site, forecast: Forecast) -> str:
@@ -138,7 +128,7 @@ def _site_as_text(site: Site, forecast: Forecast) -> str:
         f"{size(site.generation_memory)}; {size(site.memory)} in all{room}",
         "error rate": f"{two_digits(forecast.error_rate)} at most, in both cases",
     }
-    return under("For this site", facts)
+    return output.under("For this site", facts)
 
 
 def _ledger(f: Forecast) -> str:

@@ -22,7 +22,13 @@ from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.cli.output import Column, Document, complain, printable, progress
-from scrapy_bloom.cli.server import Stored, url_of, without_credentials
+from scrapy_bloom.cli.server import (
+    FoundClaim,
+    Stored,
+    url_of,
+    with_texts,
+    without_credentials,
+)
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.crawl import request_codec, workers
 from scrapy_bloom.crawl.tracker import META, key_of, set_claims
@@ -92,7 +98,7 @@ def recrawl(session: CommandSession) -> ExitCode:
         found = {target.item for target in pending}
         new = (target for target in targets if target.item not in found)
         targets = [*{target.key: target for target in chain(pending, new)}.values()]
-        states = _Leaver(session, spider.name).leave(filters, targets)
+        states = _leave(session, filters, targets)
         where = f"{server.key(session.window)} on {server.address}"
         counts = {state: [*states.values()].count(state) for state in STATES}
         head = {"address": server.address, "spider": spider.name} | counts
@@ -236,10 +242,10 @@ class TargetReader:
             )
 
     def read_claim(
-        self, window: str, name: str, stored: bytes | None, items: Collection[bytes] | None
+        self, found: FoundClaim, stored: bytes | None, items: Collection[bytes] | None
     ) -> RecrawlTarget | None:
         """Return a claim's target; None if it is of none of the items, or cannot be crawled."""
-        url = url_of(stored)
+        url, window = url_of(stored), found.stored.window
         if url is None or not (items is None or self._identifier.identify(url)[1] in items):
             return None
         try:
@@ -247,7 +253,9 @@ class TargetReader:
             request = request_codec.load(text, self.spider)
             item = self._identifier.item(request)
             keys = map(key_of, request.meta[META])
-            key = next(key for key in keys if key[0] == window and field_of(key[1]) == name)
+            key = next(
+                key for key in keys if key[0] == window and field_of(key[1]) == found.claim.field
+            )
             request = request.replace(
                 callback=self._callback, errback=None, cb_kwargs={}, dont_filter=True
             )
@@ -299,18 +307,15 @@ def pending_targets(
     reader: TargetReader, filters: Iterable[Stored], items: Collection[bytes], *, failed: bool
 ) -> Iterator[RecrawlTarget]:
     """Yield the spider's claims of items under any key or version, or of all pages that failed."""
+    claims = (one for stored in filters for one in stored.claims())
+    own = (one for one in claims if workers.is_of(one.claim.owner, reader.spider.name))
     without = 0
-    for stored in filters:
-        for block, page in stored.claims():
-            own = [one for one in page.claims if workers.is_of(one.owner, reader.spider.name)]
-            texts = stored.stored_claims(block, [claim.field for claim in own])
-            for claim, text in zip(own, texts, strict=True):
-                is_any = failed and claim.was_tried
-                wanted = None if is_any else items
-                target = reader.read_claim(stored.window, claim.field, text, wanted)
-                if target is not None:
-                    yield target
-                without += is_any and target is None
+    for one, text in with_texts(own):
+        is_any = failed and one.claim.was_tried
+        target = reader.read_claim(one, text, None if is_any else items)
+        if target is not None:
+            yield target
+        without += is_any and target is None
     if without:
         complain(
             f"{without:,} pages failed and have no request any more: they are crawled when they "
@@ -321,70 +326,69 @@ def pending_targets(
 # -- leaving them --
 
 
-class _Leaver:
-    """Leaves URLs in their filters."""
+def _leave(
+    session: CommandSession, filters: Mapping[str, Stored], targets: Sequence[RecrawlTarget]
+) -> dict[RecrawlTarget, str]:
+    """Leave targets in their filters, batch by batch; return their states.
 
-    def __init__(self, session: CommandSession, spider: str) -> None:
-        self._owner = workers.failed_id(spider)
-        self._memory = session.settings.pending_memory
-        self._replaces = session.opts.callback is not None
+    Raises:
+        BloomError: the server did not answer, or has no room; the first batches are left.
+    """
+    states: dict[RecrawlTarget, str] = {}
+    try:
+        with progress("leaving URLs") as show:
+            for window, stored in filters.items():
+                part = [target for target in targets if target.key[0] == window]
+                for start in range(0, len(part), BATCH):
+                    states |= _leave_in(session, stored.bloom, part[start : start + BATCH])
+                    show(len(states), len(targets))
+    except BloomError:
+        complain(
+            f"{len(states):,} of {len(targets):,} URLs are done, and some of the next ones may be: "
+            "repeat the command, which leaves no URL twice"
+        )
+        raise
+    return states
 
-    def leave(
-        self, filters: Mapping[str, Stored], targets: Sequence[RecrawlTarget]
-    ) -> dict[RecrawlTarget, str]:
-        """Leave targets, batch by batch; return their states.
 
-        Raises:
-            BloomError: the server did not answer, or has no room; the first batches are left.
-        """
-        states: dict[RecrawlTarget, str] = {}
-        try:
-            with progress("leaving URLs") as show:
-                for window, stored in filters.items():
-                    part = [target for target in targets if target.key[0] == window]
-                    for start in range(0, len(part), BATCH):
-                        states |= self._leave_in(stored.bloom, part[start : start + BATCH])
-                        show(len(states), len(targets))
-        except BloomError:
-            complain(
-                f"{len(states):,} of {len(targets):,} URLs are done, and some of the next ones "
-                "may be: repeat the command, which leaves no URL twice"
-            )
-            raise
-        return states
+def _leave_in(
+    session: CommandSession, bloom: BloomFilter, targets: Sequence[RecrawlTarget]
+) -> dict[RecrawlTarget, str]:
+    states, free = dict[RecrawlTarget, str](), list[RecrawlTarget]()
+    owner, items = _owner(session), [target.key[1] for target in targets]
+    due = bloom.run(partial(claim_protocol.make_due, items=items, owner=owner, nonce=NONCE))
+    for target, item in zip(targets, items, strict=True):
+        verdict = due[field_of(item)]
+        states[target] = DUE if verdict is Verdict.MINE else CLAIMED
+        # Not one whose claim a crawl has ended since.
+        has_none = verdict is Verdict.SEEN and not target.is_pending
+        if has_none or (verdict is Verdict.MINE and session.opts.callback is not None):
+            free.append(target)
+    if free:
+        # Another verdict: a worker has claimed it since.
+        verdicts = _claim(session, bloom, free)
+        states |= {t: LEFT if v is Verdict.NEW else CLAIMED for t, v in verdicts.items()}
+    return states
 
-    def _leave_in(
-        self, bloom: BloomFilter, targets: Sequence[RecrawlTarget]
-    ) -> dict[RecrawlTarget, str]:
-        states, free = dict[RecrawlTarget, str](), list[RecrawlTarget]()
-        items = [target.key[1] for target in targets]
-        make_due = partial(claim_protocol.make_due, items=items, owner=self._owner, nonce=NONCE)
-        due = bloom.run(make_due)
-        for target, item in zip(targets, items, strict=True):
-            verdict = due[field_of(item)]
-            states[target] = DUE if verdict is Verdict.MINE else CLAIMED
-            # Not one whose claim a crawl has ended since.
-            has_none = verdict is Verdict.SEEN and not target.is_pending
-            if has_none or (verdict is Verdict.MINE and self._replaces):
-                free.append(target)
-        for target, verdict in zip(free, self._claim(bloom, free), strict=True):
-            # Another verdict: a worker has claimed it since.
-            states[target] = LEFT if verdict is Verdict.NEW else CLAIMED
-        return states
 
-    def _claim(self, bloom: BloomFilter, targets: Sequence[RecrawlTarget]) -> list[Verdict]:
-        """Claim targets for nobody, so that they are due; return the verdicts."""
-        if not targets:
-            return []
-        items = [target.key[1] for target in targets]
-        requests = [target.request for target in targets]
-        claim = partial(claim_protocol.claim, items=items, requests=requests, owner=self._owner)
-        verdicts = bloom.run(partial(claim, nonce=NONCE, memory=self._memory, tested=False))
-        unkept = [item for item, one in zip(items, verdicts, strict=True) if one is Verdict.UNKEPT]
-        if unkept:
-            bloom.run(partial(claim_protocol.release, items=unkept, owner=self._owner))
-            raise StorageError(
-                f"there is no room for more pending requests on {bloom.key}: raise "
-                "BLOOM_PENDING_MEMORY, or give fewer URLs until a crawl has crawled these"
-            )
-        return verdicts
+def _claim(
+    session: CommandSession, bloom: BloomFilter, targets: Sequence[RecrawlTarget]
+) -> dict[RecrawlTarget, Verdict]:
+    """Claim targets for nobody, so that they are due; return the verdicts."""
+    owner, items = _owner(session), [target.key[1] for target in targets]
+    requests, memory = [target.request for target in targets], session.settings.pending_memory
+    claim = partial(claim_protocol.claim, items=items, requests=requests, owner=owner)
+    verdicts = bloom.run(partial(claim, nonce=NONCE, memory=memory, tested=False))
+    unkept = [item for item, one in zip(items, verdicts, strict=True) if one is Verdict.UNKEPT]
+    if unkept:
+        bloom.run(partial(claim_protocol.release, items=unkept, owner=owner))
+        raise StorageError(
+            f"there is no room for more pending requests on {bloom.key}: raise "
+            "BLOOM_PENDING_MEMORY, or give fewer URLs until a crawl has crawled these"
+        )
+    return dict(zip(targets, verdicts, strict=True))
+
+
+def _owner(session: CommandSession) -> str:
+    """Return the owner of the spider's claims that no worker has."""
+    return workers.failed_id(session.crawler.spidercls.name)

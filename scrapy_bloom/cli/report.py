@@ -8,24 +8,31 @@ anything. Numbers stand in ``<data>`` elements, whose ``value`` is the number th
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
 
 from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.ledger import GONE_AFTER
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, Measurement
+from scrapy_bloom.bloom.protocol.ledger_protocol import LedgerInfo
+from scrapy_bloom.cli.claims import FAILED, GONE, due_first, failed_pages, missing_pages
 from scrapy_bloom.cli.files import STREAM
 from scrapy_bloom.cli.info import MEASURE, generations, measure
-from scrapy_bloom.cli.output import Column, Row, minute, size
-from scrapy_bloom.cli.server import Stored
+from scrapy_bloom.cli.output import Column, Document, Row, minute, size
+from scrapy_bloom.cli.server import FoundClaim, Stored
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
 from scrapy_bloom.crawl import workers
 
-#: A time beyond which a forecast is not worth a date, in seconds: 100 years.
-FAR = 100 * 366 * 86_400
+#: Seconds of URLs without which there is no forecast; and a time beyond which it is not worth a
+#: date: 100 years.
+DAY, FAR = 86_400, 100 * 366 * 86_400
+#: Pages that failed, or are gone, that the page shows at most.
+SHOWN = 20
 
 _FILES = resources.files("scrapy_bloom.cli")
 _STYLE = _FILES.joinpath("report.css").read_text("utf-8")
@@ -52,25 +59,6 @@ class WorkerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimTally:
-    """The claims of a filter, counted.
-
-    Args:
-        failed: URLs that failed, and wait until they are due.
-        due: failed URLs that are due by now.
-        next_due: when the next failed URL is due, as Unix time; 0 for none.
-        elsewhere: claims of shared queues, and of workers that are not registered.
-        workers: all workers.
-    """
-
-    failed: int = 0
-    due: int = 0
-    next_due: int = 0
-    elsewhere: int = 0
-    workers: Sequence[WorkerRow] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Panel:
     """What the page shows of a window's filter.
 
@@ -79,14 +67,28 @@ class Panel:
         key: key prefix of the filter.
         info: None if there is no such filter.
         measured: None if nothing was measured.
-        claims: its claims, counted.
+        ledger: None if it has none.
+        failed: URLs that failed, and wait until they are due.
+        due: failed URLs that are due by now.
+        next_due: when the next failed URL is due, as Unix time; 0 for none.
+        elsewhere: claims of shared queues, and of workers that are not registered.
+        workers: all workers.
+        failed_pages: pages that failed, some of them, due first.
+        gone_pages: pages that are gone, missing longest first.
     """
 
     name: str
     key: str
     info: FilterInfo | None = None
     measured: Measurement | None = None
-    claims: ClaimTally = ClaimTally()
+    ledger: LedgerInfo | None = None
+    failed: int = 0
+    due: int = 0
+    next_due: int = 0
+    elsewhere: int = 0
+    workers: Sequence[WorkerRow] = ()
+    failed_pages: Sequence[Document] = ()
+    gone_pages: Sequence[Document] = ()
 
 
 @subcommand(
@@ -112,11 +114,7 @@ def report(session: CommandSession) -> ExitCode:
         raise ConfigurationError("--html - and --json both use the standard output: name a file")
     with session.connect() as server:
         for name, stored in session.chosen(server):
-            panel = Panel(name, server.key(name))
-            if stored is not None:
-                claims, measured = _tally(session, stored), measure(session, stored)
-                panel = Panel(name, stored.key, stored.info, measured, claims)
-            panels.append(panel)
+            panels.append(_read(session, stored) if stored else Panel(name, server.key(name)))
         # Keys may hold bytes that are no text.
         html = page(server.address, panels).encode(errors="backslashreplace")
         if file == STREAM:
@@ -140,32 +138,44 @@ def _write(file: str, html: bytes) -> None:
         ) from error
 
 
-def _tally(session: CommandSession, stored: Stored) -> ClaimTally:
-    """Count the claims of a filter, by owner."""
+def _read(session: CommandSession, stored: Stored) -> Panel:
+    """Return what the page shows of a filter that is there."""
     now, known = stored.workers.now, workers.parse_all(stored.workers.entries)
     owned, due_times = Counter[str](), list[int]()
-    for _, part in stored.claims():
-        for claim in part.claims:
-            if claim.failed:
-                due_times.append(claim.due(now, session.settings.retry_after))
-            else:
-                owned[claim.owner] += 1
-    names = {workers.tag(name): name for name in session.spiders}
+
+    def failures() -> Iterator[FoundClaim]:
+        """Yield the claims of pages that failed; count all."""
+        for one in stored.claims():
+            if not one.claim.failed:
+                owned[one.claim.owner] += 1
+                continue
+            due_times.append(one.due)
+            if one.claim.was_tried:
+                yield one
+
+    first = nsmallest(SHOWN, failures(), due_first)
     rows = [
         WorkerRow(
             f"{worker.process.host}:{worker.process.pid}",
-            names.get(worker.id[1:9], worker.id[1:9]),
+            session.spider_of(worker.id),
             "stopped" if not worker.until else "alive" if worker.until > now else "dead",
             owned[worker.id],
         )
         for worker in known.values()
     ]
-    return ClaimTally(
+    return Panel(
+        stored.window,
+        stored.key,
+        stored.info,
+        measure(session, stored),
+        stored.ledger,
         failed=len(due_times),
         due=sum(time <= now for time in due_times),
         next_due=min((time for time in due_times if time > now), default=0),
         elsewhere=sum(count for owner, count in owned.items() if owner not in known),
         workers=sorted(rows, key=lambda row: (row.spider, row.name)),
+        failed_pages=[*failed_pages(session, first)],
+        gone_pages=[page for page in missing_pages([stored]) if page["windows"] >= GONE_AFTER],
     )
 
 
@@ -181,19 +191,22 @@ def page(address: str, panels: Sequence[Panel]) -> str:
 
 
 def fits_until(info: FilterInfo) -> int | None:
-    """Return when the newest generation is full, if URLs keep coming as they have so far.
+    """Return when the newest generation is full, if URLs keep coming as they have of late.
 
     Returns:
         A Unix time; the present if it is full already; None if that is not known, or far away.
     """
-    newest = info.generations[0]
-    left, age = newest.capacity - newest.count, info.now - newest.opened
+    newest, count = info.generations[0], 0
+    left = newest.capacity - newest.count
     if left <= 0:
         return info.now
-    if not newest.count or age <= 0:
-        return None
-    seconds = left * age // newest.count
-    return info.now + seconds if seconds < FAR else None
+    for generation in info.generations:
+        count, age = count + generation.count, info.now - generation.opened
+        # The newest generations that have the URLs of a day at least.
+        if age >= DAY:
+            seconds = left * age // count if count else FAR
+            return info.now + seconds if seconds < FAR else None
+    return None
 
 
 def _fill(part: str, **values: str) -> str:
@@ -206,16 +219,20 @@ def _panel(panel: Panel) -> str:
     content = _fill("missing")
     if info is not None:
         table = _table("generations", generations(info), info.generations)
-        tables = _fill("generations", table=table) + _workers(panel.claims)
+        pages = _pages("Failed pages", "failed", FAILED, panel.failed_pages, panel.failed)
+        pages += _pages(
+            "Pages that are gone", "gone", GONE, panel.gone_pages, len(panel.gone_pages)
+        )
+        tables = _fill("generations", table=table) + _workers(panel) + pages
         content = _tiles(panel, info) + _time_line(info) + tables
     return _fill("panel", name=escape(panel.name), key=escape(panel.key), content=content)
 
 
 def _tiles(panel: Panel, info: FilterInfo) -> str:
-    newest, claims = info.generations[0], panel.claims
-    failed = f"{_data('failed', claims.failed)} failed, {_data('due', claims.due)} due now"
-    if claims.next_due:
-        failed += f"; next due {minute(claims.next_due)} UTC"
+    newest = info.generations[0]
+    failed = f"{_data('failed', panel.failed)} failed, {_data('due', panel.due)} due now"
+    if panel.next_due:
+        failed += f"; next due {minute(panel.next_due)} UTC"
     tiles = [
         _tile("URLs", _data("count", info.count), f"made for {info.capacity:,} a generation"),
         _tile(
@@ -240,6 +257,10 @@ def _tiles(panel: Panel, info: FilterInfo) -> str:
     ]
     if panel.measured is not None:
         tiles.insert(3, _measured(panel.measured))
+    if panel.ledger is not None:
+        pages = _data("ledger_pages", panel.ledger.pages, f"about {panel.ledger.pages:,}")
+        note = f"pages in {size(panel.ledger.memory)}; {_data('ledger_due', panel.ledger.due)} due"
+        tiles.append(_tile("Ledger", pages, note))
     if info.lost_blocks:
         lost = _data("lost_blocks", info.lost_blocks)
         tiles.append(_tile("Lost blocks", lost, "evicted or deleted", "bad"))
@@ -253,6 +274,8 @@ def _tile(name: str, value: str, note: str, kind: str = "") -> str:
 def _forecast(info: FilterInfo) -> tuple[str, str]:
     """Return until when the newest generation has room, and what happens then."""
     until, closes = fits_until(info), info.generations[0].closes
+    if until is None and info.now - info.generations[-1].opened < DAY:
+        return "not known yet", "it takes the URLs of a day"
     if until is None:
         return "no end in sight", "at the rate of URLs so far"
     if closes and until > closes:
@@ -318,27 +341,42 @@ def _time_row(g: GenerationInfo, closes: int, start: int, scale: float, now: flo
     )
 
 
-def _workers(claims: ClaimTally) -> str:
+def _workers(panel: Panel) -> str:
     table = _fill("unregistered")
-    if claims.workers:
-        table = _table("workers", WORKERS, claims.workers)
-    if claims.elsewhere:
-        table += _fill("elsewhere", claims=_data("elsewhere", claims.elsewhere))
+    if panel.workers:
+        table = _table("workers", WORKERS, panel.workers)
+    if panel.elsewhere:
+        table += _fill("elsewhere", claims=_data("elsewhere", panel.elsewhere))
     return _fill("workers", table=table)
+
+
+def _pages(
+    title: str,
+    command: str,
+    columns: Sequence[Column[Document]],
+    rows: Sequence[Document],
+    count: int,
+) -> str:
+    """Return a table of the first pages; nothing if there are none."""
+    if not rows:
+        return ""
+    more = _fill("more", count=f"{count:,}", command=command) if count > SHOWN else ""
+    return _fill("pages", title=title, table=_table("pages", columns, rows[:SHOWN]), more=more)
 
 
 def _table(name: str, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
     """Return a table; on narrow screens each row becomes a card."""
 
-    def heading(column: Column[Row]) -> str:
-        return column.heading[0].upper() + column.heading[1:]
+    def part(kind: str, column: Column[Row], **values: str) -> str:
+        heading = column.heading[0].upper() + column.heading[1:]
+        return _fill(kind, column=heading, side="left" if column.is_left else "right", **values)
 
     def cell(column: Column[Row], row: Row) -> str:
         text = escape(column.text(row))
         number = column.field and _data(column.field, getattr(row, column.field), text)
-        return _fill("cell", column=heading(column), text=text, cell=number or text)
+        return part("cell", column, text=text, cell=number or text)
 
-    head = "".join(_fill("heading", column=heading(column)) for column in columns)
+    head = "".join(part("heading", column) for column in columns)
     lines = ("".join(cell(column, row) for column in columns) for row in rows)
     body = "".join(_fill("row", cells=cells) for cells in lines)
     return _fill("table", name=name, head=head, body=body)
@@ -357,8 +395,8 @@ def _time(name: str, time: int) -> str:
 
 
 WORKERS: Sequence[Column[WorkerRow]] = (
-    Column("worker", lambda one: one.name),
-    Column("spider", lambda one: one.spider),
-    Column("state", lambda one: one.state),
+    Column("worker", lambda one: one.name, is_left=True),
+    Column("spider", lambda one: one.spider, is_left=True),
+    Column("state", lambda one: one.state, is_left=True),
     Column("claims", lambda one: f"{one.worker_claims:,}", field="worker_claims"),
 )

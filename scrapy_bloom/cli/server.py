@@ -3,24 +3,27 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import redis
 from scrapy.settings import Settings
 
 from scrapy_bloom.bloom.client.driver import reading
-from scrapy_bloom.bloom.errors import BloomError, explain, showable
+from scrapy_bloom.bloom.errors import BloomError, RightsError, explain, showable
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.options import KEEP
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import ClaimPage, StoredClaim
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol, worker_protocol
+from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
+from scrapy_bloom.bloom.protocol.ledger_protocol import LedgerInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
 from scrapy_bloom.crawl import workers
@@ -36,6 +39,16 @@ class NothingThereError(BloomError):
     """There is no such filter."""
 
 
+@contextmanager
+def calling(address: str, words: Mapping[str, str] = WORDS) -> Iterator[None]:
+    """Raise a StorageError in the place of what a call of a client raises. For its calls alone."""
+    try:
+        with reading():
+            yield
+    except (redis.RedisError, OSError) as error:
+        raise explain(error, address, words) from showable(error)
+
+
 class ProjectServer:
     """The server of a project's filters.
 
@@ -48,7 +61,7 @@ class ProjectServer:
     def __init__(
         self, settings: BloomSettings, scrapy_settings: Settings, fingerprinter: str = ""
     ) -> None:
-        self._prefix = settings.key
+        self.settings = settings
         #: The project's filters; those that do not exist are made by its settings.
         self.filters = connect_filters(
             settings, scrapy_settings, on_difference=KEEP, fingerprinter=fingerprinter
@@ -59,7 +72,8 @@ class ProjectServer:
 
     def key(self, window: str) -> str:
         """Return the key of a window's filter."""
-        return self._prefix if window == DEFAULT else f"{self._prefix}:{window}"
+        prefix = self.settings.key
+        return prefix if window == DEFAULT else f"{prefix}:{window}"
 
     def filter(self, key: str) -> BloomFilter:
         """Return a filter as it is stored, without the project's settings."""
@@ -102,12 +116,10 @@ class ProjectServer:
             StorageError: it does not.
         """
         try:
-            with reading():
+            with calling(self.address):
                 self.client.ping()
-        except redis.exceptions.NoPermissionError:
+        except RightsError:
             pass  # a refusal is an answer
-        except (redis.RedisError, OSError) as error:
-            raise explain(error, self.address, WORDS) from showable(error)
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,15 @@ class Stored:
         return describe(self.key, self.snapshot, lost)
 
     @cached_property
+    def ledger(self) -> LedgerInfo | None:
+        """What its ledger holds; None if it has none, or the user may not read it."""
+        try:
+            found = self.bloom.run(partial(ledger_protocol.describe, snapshot=self.snapshot))
+        except RightsError:  # of a user with the rights of an earlier version
+            return None
+        return found if found.pages else None
+
+    @cached_property
     def workers(self) -> WorkerEntries:
         """The workers that have it open, or had."""
         return self.bloom.run(worker_protocol.read_workers)
@@ -162,14 +183,15 @@ class Stored:
         """How many workers are alive."""
         return living(self.workers)
 
-    def claims(self) -> Iterator[tuple[int, ClaimPage]]:
-        """Yield its claims, each once, page by page, with their block."""
+    def claims(self) -> Iterator["FoundClaim"]:
+        """Yield its claims, each once."""
         for block in range(self.snapshot.header.blocks):  # a filter may have 16,384
             seen = set[str]()
             for _, page in claim_protocol.scan_all(self.bloom.run, [block], PAGE):
-                claims = tuple(claim for claim in page.claims if claim.field not in seen)
-                seen.update(claim.field for claim in claims)
-                yield block, replace(page, claims=claims)
+                new = [claim for claim in page.claims if claim.field not in seen]
+                seen.update(claim.field for claim in new)
+                for claim in new:
+                    yield FoundClaim(self, block, claim, page.now)
 
     def claims_of(self, items: Iterable[bytes]) -> dict[bytes, StoredClaim | None]:
         """Return the claims of items, which the filter has looked up before; None for no claim."""
@@ -177,26 +199,58 @@ class Stored:
         for item in items:
             by_block[self.bloom.session.hasher.block(item)].append(item)
         found = dict[bytes, StoredClaim | None]()
-        for block, part in by_block.items():
-            fields = [field_of(item) for item in part]
-            stored = self.stored_claims(block, fields)
-            found |= zip(part, map(_parse, fields, stored), strict=True)
+        for block, same in by_block.items():
+            fields = [field_of(item) for item in same]
+            found |= zip(same, map(_parse, fields, self.texts(block, fields)), strict=True)
         return found
 
-    def stored_claims(self, block: int, fields: Sequence[str]) -> list[bytes | None]:
+    def texts(self, block: int, fields: Sequence[str]) -> list[bytes | None]:
         """Return claims of a block as they are stored, without the requests of other spiders.
 
         Raises:
             StorageError: the server did not answer.
         """
-        if not fields:
-            return []
-        try:
-            with reading():
-                stored = self.server.client.hmget(Keys(self.key).claims(block), list(fields))
-        except (redis.RedisError, OSError) as error:
-            raise explain(error, self.server.address) from showable(error)
+        with calling(self.server.address):
+            stored = self.server.client.hmget(Keys(self.key).claims(block), list(fields))
         return [text.partition(b"\n")[0] if isinstance(text, bytes) else None for text in stored]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundClaim:
+    """A claim, and where it is.
+
+    Args:
+        stored: its filter.
+        block: its block there.
+        claim: what a scan shows of it.
+        now: the server's clock when it was read, in Unix seconds.
+    """
+
+    stored: Stored
+    block: int
+    claim: StoredClaim
+    now: int
+
+    @property
+    def due(self) -> int:
+        """When its URL is due, if it failed; else 0."""
+        retry_after = self.stored.server.settings.retry_after
+        return self.claim.due(self.now, retry_after) if self.claim.failed else 0
+
+
+def with_texts(claims: Iterable[FoundClaim]) -> Iterator[tuple[FoundClaim, bytes | None]]:
+    """Yield claims, each with its request as it is stored; the texts of many are read at once."""
+    remaining = iter(claims)
+    while part := list(islice(remaining, PAGE)):
+        by_block = defaultdict[tuple[str, int], list[FoundClaim]](list)
+        for one in part:
+            by_block[one.stored.window, one.block].append(one)
+        texts = dict[FoundClaim, bytes | None]()
+        for (_, block), same in by_block.items():
+            fields = [one.claim.field for one in same]
+            texts |= zip(same, same[0].stored.texts(block, fields), strict=True)
+        for one in part:
+            yield one, texts[one]
 
 
 def living(entries: WorkerEntries) -> int:

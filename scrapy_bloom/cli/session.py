@@ -18,10 +18,13 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.cli.output import Column, Document, json_list, table
 from scrapy_bloom.cli.server import ProjectServer, Stored
+from scrapy_bloom.crawl import workers
 from scrapy_bloom.settings import DEFAULT, BloomSettings
 
 #: An option of a subcommand: what argparse's ``add_argument`` takes.
 Option = tuple[tuple[str, ...], dict[str, Any]]
+#: Runs a subcommand.
+Run = Callable[["CommandSession"], "ExitCode | None"]
 
 
 class ExitCode(IntEnum):
@@ -43,6 +46,10 @@ class ExitCode(IntEnum):
         return cls.FINE if is_fine else cls.NO
 
 
+class DeclinedError(Exception):
+    """The user said no."""
+
+
 # -- subcommands --
 
 
@@ -53,12 +60,12 @@ class Subcommand:
     Args:
         help: a line for the help.
         options: its own; of a list, exactly one has to be given.
-        run: runs it; may raise any error of the package.
+        run: runs it, and returns how it ended, None for FINE; may raise any error of the package.
     """
 
     help: str
     options: Sequence[Option | list[Option]]
-    run: Callable[["CommandSession"], "ExitCode"]
+    run: Run
 
     @property
     def name(self) -> str:
@@ -79,9 +86,7 @@ def option(*names: str, **how: Any) -> Option:
     return names, how
 
 
-def subcommand(
-    text: str, *options: Option | list[Option]
-) -> Callable[[Callable[["CommandSession"], "ExitCode"]], Subcommand]:
+def subcommand(text: str, *options: Option | list[Option]) -> Callable[[Run], Subcommand]:
     """Make a subcommand of the function that runs it, with a line of help and options."""
     return lambda run: Subcommand(text, options, run)
 
@@ -118,6 +123,14 @@ class CommandSession:
     def spiders(self) -> Sequence[str]:
         """Names of the project's spiders."""
         return sorted(self.loader.list())
+
+    @cached_property
+    def _tags(self) -> dict[str, str]:
+        return {workers.tag(name): name for name in self.spiders}
+
+    def spider_of(self, owner: str) -> str:
+        """Return the spider of a claim's owner: its name, or else its tag."""
+        return self._tags.get(owner[1:9], owner[1:9])
 
     @property
     def all_spiders(self) -> list[type[Spider]]:
@@ -200,20 +213,22 @@ class CommandSession:
             raise server.absent(next(iter(chosen)))
         return found
 
-    def confirm(self, question: str) -> bool:
+    def confirm(self, question: str) -> None:
         """Ask, unless ``--yes`` answers.
 
         Raises:
+            DeclinedError: the user said no.
             ConfigurationError: there is no terminal to ask at.
         """
         if self.opts.yes:
-            return True
+            return
         if not sys.stdin.isatty():
             raise ConfigurationError(
                 f"{question}? There is no terminal to ask at: add --yes to do it"
             )
         print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise DeclinedError
 
     def report(self, document: Mapping[str, Any], text: str) -> None:
         """Print a result: the document with ``--json``, else the text."""

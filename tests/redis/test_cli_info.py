@@ -9,6 +9,8 @@ import redis
 from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.ledger import pack
 
 
 def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: redis.Redis) -> None:
@@ -200,3 +202,19 @@ def test_no_command_shows_seeds(shop: Call, client: redis.Redis, is_listed: bool
             done = shop(*command.split(), *form, *(["--yes"] * (command == "rotate")), **settings)
             assert done.out or done.err
             assert not any(str(seed) in done.out + done.err for seed in bloom.seeds)
+
+
+def test_the_ledger_is_shown_if_there_is_one(shop: Call, client: redis.Redis) -> None:
+    BloomFilter(client, KEY, window="6 months").open()
+    assert shop("info", "--json").json["filters"][0]["ledger"] is None
+    assert "ledger" not in shop("info").out
+    client.rpush(Keys(KEY).entries(3), *['1800000000 shop {"url":"https://example.com/"}'] * 9)
+    client.zadd(Keys(KEY).ledger(0), {"shop 1": 1})
+    client.hset(Keys(KEY).chunks(0), "shop 1", pack(["{}"] * 1_024))
+    before = everything(client)
+    (document,) = shop("info", "--json").json["filters"]
+    assert document["ledger"].keys() == {"pages", "due", "memory"}
+    assert (document["ledger"]["pages"], document["ledger"]["due"]) == (1_033, 1_024)
+    assert "about 1,033 pages in " in shop("info").out
+    assert "1,024 of them due" in shop("info").out
+    assert everything(client) == before

@@ -26,8 +26,8 @@ from support.servers import Server, contents
 from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.cli import migrate
 from scrapy_bloom.cli.command import BloomCommand
-from scrapy_bloom.cli.migrate import Target
-from scrapy_bloom.migrate import Items, SetSource
+from scrapy_bloom.cli.migrate import Items, Target
+from scrapy_bloom.migrate import SetSource
 
 KIND = "REQUEST_FINGERPRINTER_CLASS"
 OURS = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
@@ -60,6 +60,7 @@ def are_seen(client: redis.Redis, numbers: Iterable[int], key: str = KEY) -> boo
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "BATCH", 40)
+    monkeypatch.setattr("scrapy_bloom.migrate.SCANNED", 40)
 
 
 def at_call(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:

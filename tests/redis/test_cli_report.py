@@ -10,6 +10,7 @@ import redis
 from support.cli import KEY, SECRET, URLS, Call, claim, everything, fail, fingerprints, register
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.crawl.workers import Process
 
 HOSTILE = '<script>alert("1")</script>&\'x'
@@ -84,6 +85,20 @@ def test_claims_and_workers_are_counted(shop: Call, client: redis.Redis) -> None
     assert f"host{HOSTILE}:4711" in page.text
     assert "alive" in page.text
     assert page.tags["script"] == 0
+
+
+def test_failed_and_gone_pages_are_listed(shop: Call, client: redis.Redis) -> None:
+    bloom = BloomFilter(client, KEY, blocks=3)
+    bloom.open()
+    fail(bloom, [f"https://u:{SECRET}@example.com/{number}" for number in range(25)], 600)
+    note = "1800000000 1800000100 2 !HTTP+404 https://example.com/gone"
+    client.hset(Keys(KEY).missing(1), mapping={"ab": note, "ac": note.replace(" 2 ", " 1 ")})
+    text = report(shop).text
+    assert "Failed pages" in text
+    assert "the first of 25: scrapy bloom failed lists all" in text
+    assert "HTTP 503https://***@example.com/" in text
+    assert SECRET not in text
+    assert text.count("https://example.com/gone") == 1
 
 
 def test_a_page_of_no_filter(shop: Call, client: redis.Redis) -> None:

@@ -16,7 +16,13 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk, Entries, Kept, MissingPage
+from scrapy_bloom.bloom.protocol.ledger_protocol import (
+    DueChunk,
+    Entries,
+    Kept,
+    LedgerInfo,
+    MissingPage,
+)
 
 pytestmark = pytest.mark.each_server
 
@@ -389,6 +395,36 @@ def test_workers_begin_with_different_chunks_of_their_tag(
     moving.run(partial(ledger_protocol.drop, chunk=found[0][0]))  # another has dropped it
     left = [moving.run(partial(DUE, place=place))[0].member for place in (0, 1)]
     assert left == [b"shop n2.0", b"shop n4.0"]
+
+
+def described(bloom: BloomFilter) -> LedgerInfo:
+    snapshot = bloom.look()
+    assert snapshot is not None
+    return bloom.run(partial(ledger_protocol.describe, snapshot=snapshot))
+
+
+def test_it_says_what_it_holds_and_what_is_due(moving: BloomFilter, moved: MovedServer) -> None:
+    """Of all spiders, packed and not."""
+    moving.open()
+    assert described(moving) == LedgerInfo(0, 0, 0)
+    due_chunks(moving, moved, TAG, "other")
+    with moved.client() as client:
+        packed = sum(map(len, client.hvals("{k:0}:ledger:chunks")))
+    crawl(moving, items(3, 50_000))
+    found = described(moving)
+    assert (found.pages, found.due) == (4 + 3, 4)
+    assert packed < found.memory < packed + 1_000
+
+
+def test_of_many_chunks_some_are_read(one: BloomFilter, client: redis.Redis) -> None:
+    one.open()
+    for number in range(100):
+        client.zadd("{k:0}:ledger", {f"shop {number}": 2_000_000_000 if number % 4 else 1})
+        client.hset("{k:0}:ledger:chunks", f"shop {number}", ledger.pack(["{}"] * 10))
+    client.hset("{k:0}:ledger:chunks", "shop 99", b"damaged")
+    found = described(one)
+    assert (found.pages, found.due) == (1_000, 250)
+    assert found.memory == 100 * len(ledger.pack(["{}"] * 10))
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"x", bz2.compress(bytes(1 << 20))])

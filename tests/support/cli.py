@@ -76,7 +76,7 @@ def fields_of(info: dict[str, Any]) -> dict[str, Any]:
     """Return a JSON object with the fields of the dataclass that it was made of."""
     extra = {
         *("fill_ratio", "bits_per_url", "state"),
-        *("name", "exists", "address", "block", "urls_forgotten", "differs"),
+        *("name", "exists", "address", "block", "urls_forgotten", "differs", "ledger"),
     }
     kept = {k: v for k, v in info.items() if not k.endswith("_utc") and k not in extra}
     if "generations" in kept:

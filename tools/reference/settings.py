@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from scrapy_bloom import ConfigurationError
@@ -41,6 +42,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 #: No setting accepts the first; those that accept lengths of time only refuse the second.
 WRONG = (object(), "1 run")
+#: What else there is to know of settings, by their names.
+_, *_PARTS = re.split(
+    r"^## (\w+)\n", Path(__file__).with_suffix(".md").read_text("utf-8"), flags=re.MULTILINE
+)
+ABOUT = {name: " ".join(text.split()) for name, text in zip(_PARTS[::2], _PARTS[1::2], strict=True)}
 _BY_NAME = {name.removeprefix("BLOOM_").lower(): own for name, own in SETTINGS.items()}
 
 
@@ -49,6 +55,8 @@ def page() -> str:
     listed = [name for names in GROUPS.values() for name in names]
     if sorted(listed) != sorted(_BY_NAME):
         raise ValueError(f"GROUPS differs from the settings: {set(listed) ^ set(_BY_NAME)}")
+    if unknown := ABOUT.keys() - SETTINGS.keys():
+        raise ValueError(f"settings.md is about what is no setting: {unknown}")
     blocks = [INTRODUCTION, _overview(listed)]
     for heading, names in GROUPS.items():
         blocks += [f"## {heading}", *map(_section, names)]
@@ -102,5 +110,5 @@ def _section(attribute: str) -> str:
         Fixed="when the filter is created" if own.stored else "",
         Parameter_of_the_library=code(option) if option else "",
     )
-    text = f"{sentence(own.help)} {own.about}".strip()
+    text = f"{sentence(own.help)} {ABOUT.get(name, '')}".strip()
     return f"### `{name}`\n\n{text}\n\n{facts}"

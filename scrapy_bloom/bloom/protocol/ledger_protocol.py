@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.model.ledger import LedgerChunk, LedgerEntry
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.membership import by_block, is_answer, parts_of
-from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, with_ledger
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import Drop, in_waves
@@ -20,6 +20,8 @@ from scrapy_bloom.bloom.protocol.swaps import Drop, in_waves
 MAX_MISSING = 4_096
 #: Chunks of all tags that are looked at for one of a tag: more are due only after long breaks.
 MAX_DUE = 4_096
+#: Chunks that are unpacked to say how many pages a ledger has.
+MAX_SAMPLES = 32
 #: Stored for a page that is missing for no known reason; for one that is there.
 _UNKNOWN, _THERE = "!unknown", "-"
 _MISSING = re.compile(r"([0-9]{1,12}) ([0-9]{1,12}) ([0-9]{1,9}) ([!-~]{1,240}) (.*)", re.DOTALL)
@@ -137,11 +139,6 @@ class MissingPage:
         first, last, times, why, url = match.groups()
         reason = "" if why == _UNKNOWN else decode_reason(why)
         return cls(field, int(first), int(last), int(times), reason, url)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it was missing for so many windows that its request is kept no longer."""
-        return self.times >= ledger.GONE_AFTER
 
 
 def check_rights(session: FilterSession) -> Operation[None]:
@@ -307,6 +304,61 @@ def chunk(session: FilterSession, block: int, member: str) -> Operation[DueChunk
     keys, name = (session.keys.chunks(block),), member.encode("utf-8", "surrogatepass")
     (reply,) = yield [Call(load("ledger_chunk"), keys, (name,), binary=True)]
     return DueChunk(block, name, reply.data) if reply.data else None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """What a filter's ledger holds, of all spiders.
+
+    Args:
+        pages: how many; estimated by some of the chunks, if there are ``MAX_SAMPLES`` or more.
+        due: those of them that are forgotten, and packed; likewise.
+        memory: bytes of their requests, packed and not; likewise.
+    """
+
+    pages: int
+    due: int
+    memory: int
+
+
+def describe(session: FilterSession, snapshot: Snapshot) -> Operation[LedgerInfo]:
+    """Return what a filter's ledger holds.
+
+    Args:
+        session: the filter.
+        snapshot: what is stored of it.
+    """
+    pages = memory = due = 0
+    found, script = list[tuple[int, str]](), load("ledger_list")
+    for wave in in_waves(snapshot.rings):
+        for entries in (yield from _read(session, wave, 1)).values():
+            pages += entries.count
+            memory += entries.count * sum(map(len, entries.texts))
+        names = ((session.keys.entries(block), session.keys.ledger(block)) for block in wave)
+        replies = yield [Call(script, keys, ("",)) for keys in names]
+        for block, reply in zip(wave, replies, strict=True):
+            before = ledger.due_before(snapshot.rings[block], snapshot.now)
+            found += ((block, member) for member in reply.fields)
+            due += sum(float(time) < before for time in reply.fields.values())
+    samples = list[tuple[int, int]]()
+    for block, member in found[:: len(found) // MAX_SAMPLES + 1]:
+        one = yield from chunk(session, block, member)
+        samples += [(_count(one), len(one.data))] if one is not None else []
+    of_chunk = sum(count for count, _ in samples) / max(1, len(samples))
+    size = sum(length for _, length in samples) / max(1, len(samples))
+    return LedgerInfo(
+        pages=pages + round(len(found) * of_chunk),
+        due=round(due * of_chunk),
+        memory=memory + round(len(found) * size),
+    )
+
+
+def _count(chunk: DueChunk) -> int:
+    """Return how many requests are in a chunk; 0 if it is damaged."""
+    try:
+        return len(ledger.unpack(chunk.data))
+    except ValueError:
+        return 0
 
 
 def rules(session: FilterSession, tag: str) -> Operation[str]:

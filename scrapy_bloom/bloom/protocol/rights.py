@@ -43,7 +43,10 @@ _READING = (READ, LIST)
 #: What finds filters by the names of their keys, without a script.
 SCAN = "SCAN"
 #: Scripts that read; some write, but with other arguments.
-_READERS = ("contains", "exists", "header", "heartbeat", "read", "scan")
+_READERS = (
+    *("contains", "exists", "header", "heartbeat", "read", "scan"),
+    *("ledger_chunk", "ledger_list", "ledger_read"),
+)
 #: What each call of a script may be: by its name, or its text.
 CALLS = ("EVALSHA", "EVAL")
 #: What clients send themselves. The first names the server's process and its eviction policy; the

@@ -12,7 +12,7 @@ from fuzz.mutate import lines, raw
 from fuzz.target import Target
 from scrapy_bloom.cli.check import Identifier
 from scrapy_bloom.fingerprinter import MAX_FINGERPRINT, bounded
-from scrapy_bloom.migrate import MAX_WIDTH, WIDTH, Counts, SetSource, UrlSource, read_seen
+from scrapy_bloom.migrate import MAX_WIDTH, WIDTH, SetSource, UrlSource, read_seen
 from scrapy_bloom.settings import DEFAULT, BloomSettings
 
 FINGERPRINTS = [bytes([n]) * WIDTH for n in (0, 9, 10, 48, 255)]
@@ -64,12 +64,10 @@ def _identifier(fingerprinter: str) -> Identifier:
 def run_urls(data: bytes) -> None:
     """Read a list of URLs."""
     for identifier in _IDENTIFIERS:
-        counts = Counts()
         source = UrlSource(io.BytesIO(data), "the file", identifier.identify)
-        items = [item for batch in source.batches(3, counts) for item in batch.get(DEFAULT, ())]
-        assert counts.read == len(items) + counts.skipped + counts.run_only
-        assert counts.read <= source.total
-        assert all(items)
+        entries = [*source.entries()]
+        assert len(entries) <= source.total
+        assert all(entry if isinstance(entry, str) else entry[1] for entry in entries)
 
 
 def _url_seeds() -> Iterator[bytes]:
@@ -94,11 +92,10 @@ class _Client:
 
 def run_members(data: bytes) -> None:
     """Read the members of a SET, one a line."""
-    members, counts = data.split(b"\n"), Counts()
-    source = SetSource(_Client(members), "key", "Redis", DEFAULT)
-    items = [item for batch in source.batches(5, counts) for item in batch[DEFAULT]]
-    assert counts.read == len(members) == len(items) + counts.skipped
-    assert all(len(item) == WIDTH for item in items)
+    members = data.split(b"\n")
+    entries = [*SetSource(_Client(members), "key", "Redis", DEFAULT).entries()]
+    assert len(entries) == len(members)
+    assert all(len(entry[1]) == WIDTH for entry in entries if not isinstance(entry, str))
 
 
 def _member_seeds() -> Iterator[bytes]:
