@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import strategies as st
 from support.saving import blocking
 from support.servers import Server
 
@@ -17,7 +16,7 @@ from scrapy_bloom.bloom.methods import complete
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 
-pytestmark = pytest.mark.each_server
+pytestmark = pytest.mark.each_server(others="slow")
 
 T = TypeVar("T")
 #: Fixed, so that a failing example fails again.
@@ -50,28 +49,6 @@ def pair(client: redis.Redis) -> tuple[BloomFilter, BloomFilter]:
 
 
 # -- how many --
-
-
-def test_100_000_items_each_are_compared_within_3_percent(client: redis.Redis) -> None:
-    one = BloomFilter(client, "one", capacity=100_000)
-    two = twin(one, "two")
-    one.extend(items(range(100_000)))
-    two.extend(items(range(70_000, 170_000)))
-    assert one.approx_len() == pytest.approx(100_000, rel=0.01)
-    found = measure(one, two)
-    assert found.union == pytest.approx(170_000, rel=0.03)
-    assert found.intersection == pytest.approx(30_000, rel=0.03)
-
-
-def test_a_filter_that_has_grown_is_estimated_and_not_compared(client: redis.Redis) -> None:
-    one = BloomFilter(client, "one", capacity=500, blocks=2)
-    two = twin(one, "two")
-    one.extend(items(range(4_000)))
-    two.extend(items(range(400)))
-    assert one.info().generations[0].layers > 1
-    assert one.approx_len() == pytest.approx(4_000, rel=0.03)
-    with pytest.raises(FilterMismatchError, match=r"bitmaps of [\d,]+ and of [\d,]+ bits"):
-        measure(one, two)
 
 
 def test_filters_that_count_can_be_estimated_and_compared(client: redis.Redis) -> None:
@@ -196,22 +173,6 @@ def test_a_copy_is_the_same_under_another_id(client: redis.Redis) -> None:
     assert "only here" not in one
 
 
-def test_a_filter_is_updated_while_it_is_used(
-    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
-) -> None:
-    one, two = pair
-    worker = BloomFilter(client, "one")
-    worker.open()
-    one.update(two)
-    assert all(worker.contains(items(range(1_500))))
-    assert worker.add_many(items(range(1_499, 1_501))) == [False, True]
-    assert len(one) == pytest.approx(1_501, rel=0.02)
-    before = len(one)
-    one.update(two)
-    assert len(one) == before
-    assert one.info().generations[0].layers == 1
-
-
 def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> None:
     """The bits are set atomically."""
     with server.client() as client:
@@ -317,6 +278,3 @@ def test_filters_may_be_on_different_servers(
         assert not client.keys("*made*")
         pair[0].update(far)
         assert all(pair[0].contains(items(range(1_500))))
-
-
-some = st.sets(st.integers(0, 60), max_size=40)

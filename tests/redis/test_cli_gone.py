@@ -69,15 +69,6 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     assert everything(client) == before
 
 
-def test_all_lists_pages_that_were_missing_once(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    note(client, "https://example.com/once", times=1)
-    (page,) = shop("gone", "--all", "--json").json["pages"]
-    assert page["windows"] == 1
-    assert "(--all" not in shop("gone", "--all").out
-
-
 def test_pages_that_are_missing_longest_come_first(
     shop: Call, bloom: BloomFilter, client: redis.Redis
 ) -> None:
@@ -119,12 +110,3 @@ def test_damaged_notes_are_left_out(
     note(client, "https://example.com/a")
     done = shop("gone", "--json")
     assert (done.code, len(done.json["pages"])) == (0, 1)
-
-
-def test_times_beyond_the_calendar_are_damaged(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    note(client, "https://example.com/a", first=999_999_999_000)
-    (page,) = shop("gone", "--json").json["pages"]
-    assert (page["first"], page["first_utc"]) == (999_999_999_000, None)
-    assert "      2  ?    " in shop("gone").out

@@ -11,7 +11,6 @@ from support.cli import KEY, Call, Done, Own, Shop, claim, everything, fail, reg
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.request_codec import dump
@@ -114,13 +113,6 @@ def test_claims_of_an_owner(
     assert owners(client).total() == 11 - count
 
 
-def test_requests_that_are_not_kept(shop: Call, bloom: BloomFilter) -> None:
-    claim(bloom, register(bloom), ["a"], "")
-    (one,) = shop("pending", "--json").json["claims"]
-    assert (one["url"], one["field"]) == (None, field_of(b"a"))
-    assert "(its request is not kept)" in shop("pending").out
-
-
 def test_a_shared_filter(call: Call, client: redis.Redis, server: Server) -> None:
     bloom = BloomFilter(client, "special")
     bloom.open()
@@ -184,25 +176,6 @@ def test_absurd_hosts(shop: Call, bloom: BloomFilter, host: str) -> None:
     assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 3)
     assert all(character.isprintable() for character in done.out.replace("\n", ""))
     assert shop("pending", "--json").json["claims"][0]["worker"] == f"{host}:1"
-
-
-def test_claims_of_a_lost_block(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
-    claim(bloom, register(bloom), [str(number) for number in range(30)])
-    client.delete(f"{{{KEY}:1}}:ring")
-    assert listed(shop("pending", "--json")) == 30
-
-
-@pytest.mark.parametrize("key", [f"{{{KEY}:1}}:claims", f"{{{KEY}:0}}:heartbeats"])
-def test_a_key_of_another_type(
-    shop: Call, bloom: BloomFilter, client: redis.Redis, key: str
-) -> None:
-    if "heartbeats" in key:
-        claim(bloom, workers.worker_id("shop"), ["a"])
-    client.lpush(key, "x")
-    done = shop("pending")
-    assert done.code == 2
-    assert "WRONGTYPE" in done.err or repr(key) in done.err
-    assert len(done.err.splitlines()) == 1
 
 
 # -- options --

@@ -42,13 +42,6 @@ def test_it_grows_rotates_and_forgets(cluster: redis.RedisCluster, ring: str) ->
     assert bloom.find(URLS[0]).seen
 
 
-def test_blocks_are_spread_over_the_nodes(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
-    BloomFilter(cluster, "shop").open()
-    for server in nodes:
-        with server.client() as client:
-            assert 2 <= len(client.keys("*:ring")) <= 10
-
-
 def test_a_node_that_forgot_everything_costs_its_blocks_only(
     cluster: redis.RedisCluster, nodes: list[Server]
 ) -> None:

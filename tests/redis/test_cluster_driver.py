@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -178,26 +177,6 @@ def test_slots_move_during_calls(make: Make, nodes: list[Server]) -> None:
             new += PAGE
             assert bloom.add_many(URLS) == [False] * len(URLS)
         moves.join()
-
-
-def test_a_filter_is_opened_while_slots_move(make: Make, nodes: list[Server]) -> None:
-    with make() as bloom:
-        bloom.add_many(URLS)
-
-    def move_all() -> None:
-        for block in range(16):
-            move = SlotMove(nodes, f"{{shop:{block}}}")
-            move.move(move.keys()[0])
-            time.sleep(0.05)
-            move.finish()
-
-    moves = threading.Thread(target=move_all)
-    moves.start()
-    while moves.is_alive():
-        with make() as bloom:
-            bloom.open()
-            assert bloom.add_many(URLS) == [False] * len(URLS)
-    moves.join()
 
 
 def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:

@@ -20,7 +20,7 @@ from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
 
-pytestmark = pytest.mark.each_server
+pytestmark = pytest.mark.each_server(others="slow")
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
@@ -137,34 +137,6 @@ def alternate(blooms: Sequence[BloomFilter], operations: Sequence[Operation], or
                 del calls[n]
                 results[n] = stop.value
     return results
-
-
-def test_a_filter_can_be_read_while_many_rotate_it_and_change_its_settings(
-    client: redis.Redis,
-) -> None:
-    def change(bloom: BloomFilter) -> Operation[None]:
-        for _ in range(5):
-            bloom.session._is_applied = bloom.session._is_configured = False
-            bloom.session.held.clear()
-            yield from bloom.session.open()
-            yield from bloom.session.rotate()
-
-    def search(bloom: BloomFilter) -> Operation[list]:
-        infos = []
-        for _ in range(10):
-            infos.append((yield from bloom.session.read()))
-            yield from bloom._find(["some", "other", "items"])
-        return infos
-
-    options = {"period": "1 day", "error_rate": 1e-3, "seeds": 3, "blocks": 16}
-    blooms = [
-        BloomFilter(client, "k", window=f"{days} days", capacity=100 * days, **options)
-        for days in range(2, 12)
-    ]
-    blooms[0].open()
-    operations = [change(bloom) for bloom in blooms[:6]] + [search(bloom) for bloom in blooms[6:]]
-    infos = alternate(blooms, operations, order=1)[6:]
-    assert all(info.header.blocks == 16 for all_of_one in infos for info in all_of_one)
 
 
 # -- one driver for several tasks --

@@ -27,7 +27,7 @@ from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import membership
 from scrapy_bloom.bloom.protocol.membership import NEW, SEEN
 
-pytestmark = pytest.mark.each_server
+pytestmark = pytest.mark.each_server(others="slow")
 
 KEY = "model"
 #: Generations that are remembered.
@@ -182,5 +182,5 @@ def test_the_filter_is_a_multiset(client: redis.Redis) -> None:
 
     run_state_machine_as_test(
         Machine,
-        settings=examples(60, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
+        settings=examples(30, stateful_step_count=25, suppress_health_check=list(HealthCheck)),
     )

@@ -234,13 +234,6 @@ def test_a_pool_of_one_connection_is_enough(
             assert bloom.server_id()
 
 
-def test_what_is_kept_is_closed_with_the_client(server: Server, client: redis.Redis) -> None:
-    with filter_at(server.url) as bloom:
-        assert bloom.add("a")
-        assert len(bloom._driver._exchanger._kept) == 1
-    assert bloom._driver._exchanger._kept[0]._sock is None
-
-
 def test_unusual_clients_are_used_too(
     server: Server, client: redis.Redis, cluster: redis.RedisCluster
 ) -> None:
@@ -253,31 +246,3 @@ def test_unusual_clients_are_used_too(
             assert bloom.add(str(make))
             assert not bloom.add(str(make))
     assert BloomFilter(cluster, "k").add("a")
-
-
-# -- polling --
-
-
-def test_only_a_server_that_replies_soon_is_polled(
-    exchanger: Exchanger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert echo(exchanger, "first")
-    polls: list[bool] = []
-    can_read = AbstractConnection.can_read
-
-    def counted(self: AbstractConnection, *args: Any, **options: Any) -> bool:
-        found = bool(can_read(self, *args, **options))
-        polls.append(found)
-        return found
-
-    monkeypatch.setattr(AbstractConnection, "can_read", counted)
-    exchanger._is_near = False
-    exchanger.exchange(frame("BLPOP", "nothing", "0.05"))
-    assert not exchanger._is_near
-    assert polls == [False]  # before the command: has the server closed the connection?
-    exchanger._is_near = True
-    started = time.perf_counter()
-    exchanger.exchange(frame("BLPOP", "nothing", "0.05"))
-    assert time.perf_counter() - started >= 0.05
-    assert not exchanger._is_near
-    assert not any(polls)

@@ -21,7 +21,6 @@ from scrapy_bloom.bloom.extras import file as format_
 from scrapy_bloom.bloom.extras.file import MAX_LAYERS, ArchiveWriter
 from scrapy_bloom.bloom.extras.save import Saved, save
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.protocol.claim_protocol import claim
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
 
@@ -85,13 +84,6 @@ def test_it_says_what_was_saved_and_how_far_it_is(client: redis.Redis) -> None:
     assert told[-1] == (info.memory, info.memory)
 
 
-def test_claims_are_not_saved(client: redis.Redis) -> None:
-    bloom = make(client)
-    bloom.extend(URLS[:10])
-    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
-    assert urls_in(read(saved(bloom))) == 10
-
-
 def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Redis) -> None:
     with pytest.raises(StorageError, match="there is no filter 'shop' to be saved"):
         saved(make(client))
@@ -104,26 +96,6 @@ def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Re
 
 
 # -- while it is in use --
-
-
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
-def test_what_was_there_at_the_start_is_in_the_file(client: redis.Redis, ring: str) -> None:
-    """Others record, until the filter grows, between any two round trips."""
-    bloom = make(client, capacity=500, ring=ring)
-    other = make(client)
-    start, later = URLS[:400], iter(URLS[400:])
-    bloom.extend(start)
-    content = read(saved(bloom, lambda _: other.extend([next(later, "none")] * 9 + ["more"])))
-    other.extend(URLS)
-    assert other.info().generations[0].layers > 1
-    for _, counts, bitmaps in content:
-        for count, data in zip(counts.values(), bitmaps, strict=True):
-            # Never more URLs counted than there are bits for.
-            assert count * 20 <= int.from_bytes(data, "big").bit_count()
-    assert urls_in(content) >= len(start)
-    put_back(client, content)
-    assert bloom.contains(start) == [True] * len(start)
 
 
 def put_back(client: redis.Redis, content: Content) -> None:

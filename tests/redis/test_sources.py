@@ -158,14 +158,6 @@ def test_all_of_requests_seen(tmp_path: Path) -> None:
         assert counts == Counts(read=3_001, skipped=1, example="entry 3,001")
 
 
-def test_requests_seen_that_is_written_to_is_read_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "requests.seen"
-    path.write_bytes(b"0a\n")
-    source = SeenSource(path, W)
-    path.write_bytes(b"0b\n0c\n")
-    assert items(source) == [b"\x0a"]
-
-
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--from-seen '.*requests.seen' cannot be read"):
         SeenSource(tmp_path, W)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import redis
 from redis._parsers import _HiredisParser, _RESP2Parser
-from scrapy.settings import Settings
 from support.certificates import TLSServer
 from support.polling import until
 from support.proxy import PASS, Fault, Kind, Proxy
@@ -24,8 +23,6 @@ from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
-from scrapy_bloom.crawl.filters import connect_filters
-from scrapy_bloom.settings import BloomSettings
 
 TIMEOUT = 0.3
 #: Within the time-out, but not twice.
@@ -154,22 +151,6 @@ def test_a_reset_is_noticed_at_once(bloom: BloomFilter, proxy: Proxy, kind: Kind
     assert bloom.add("at last")
 
 
-def test_the_proxy_strikes_so_many_requests(bloom: BloomFilter, proxy: Proxy) -> None:
-    bloom.add("the server knows the script")
-    proxy.fault = Fault(Kind.RESET_REPLY, times=1)
-    with failing(CLOSED):
-        bloom.add("a")
-    assert proxy.struck == 1
-    assert not bloom.add("a")  # it had reached the server
-    proxy.fault = Fault(Kind.RESET_REQUEST, times=1)
-    with failing(CLOSED):
-        bloom.add("b")
-    assert bloom.add("b")
-    proxy.fault = Fault(Kind.DROP_REQUEST, probability=0)
-    assert bloom.add("c")
-    assert proxy.struck == 2
-
-
 def test_an_operation_on_all_blocks_has_the_time_for_each_round_trip(proxy: Proxy) -> None:
     """A filter of thousands of blocks takes longer to open than a single reply may."""
     proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT / 6)
@@ -227,12 +208,6 @@ def test_tls(tls_server: TLSServer, parser: type) -> None:
             bloom._driver.client.connection_pool.disconnect()
             with failing("is not connected"):
                 bloom.add("a")
-
-
-def test_the_setting_bounds_operations() -> None:
-    settings = Settings({"BLOOM_TIMEOUT": 0.7, "BLOOM_REDIS_URL": "redis://127.0.0.1"})
-    with closing(connect_filters(BloomSettings.from_scrapy(settings, "shop"), settings)) as filters:
-        assert filters.default._driver._timeout == 0.7
 
 
 # -- a thread that does not connect --

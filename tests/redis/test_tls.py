@@ -16,7 +16,7 @@ from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
-from scrapy_bloom.bloom.errors import ConfigurationError, NotReadyError, StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 SECRET = "S3CRET"
 #: The time-out of servers that are expected to answer, and of those that are not.
@@ -156,12 +156,6 @@ def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
         text = "does not use TLS on this port: use its port for TLS, or redis://"
     with refused(text):
         using(secure.url(secure.server.port), SHORT)
-
-
-def test_a_crawl_does_not_wait_for_a_server_without_tls(server: Server) -> None:
-    with pytest.raises(StorageError, match="does not use TLS on this port") as caught:
-        use(f"rediss://127.0.0.1:{server.port}", SHORT)
-    assert not isinstance(caught.value, NotReadyError)
 
 
 def test_a_server_that_is_late_is_not_taken_for_one_without_tls(server: Server) -> None:

@@ -17,7 +17,7 @@ from support.servers import Server
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.client.routes import Replies, Wave
-from scrapy_bloom.bloom.protocol.ring_store import GROWN, LOST, ROTATED
+from scrapy_bloom.bloom.protocol.ring_store import LOST, ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.swaps import MAX_BYTES, MAX_CALLS
 
@@ -108,16 +108,6 @@ def test_a_lookup_rotates_all_its_blocks_at_once(
     for year in (2028, 2029):
         moved.set_time(at(year, 2, 1))
         assert waves(bloom, lambda: bloom.add_many(PAGE)) <= 6 + 2
-
-
-def test_a_lookup_grows_all_its_blocks_at_once(many: redis.Redis) -> None:
-    told: list[str] = []
-    bloom = connect(
-        many, blocks=16, capacity=16, window="2 months", notify=lambda what, _: told.append(what)
-    )
-    bloom.open()
-    assert waves(bloom, lambda: bloom.add_many(LINKS)) <= 20
-    assert told.count(GROWN) >= 16
 
 
 def test_lost_bitmaps_of_many_blocks_are_replaced_at_once(many: redis.Redis) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
@@ -17,7 +16,6 @@ from scrapy_bloom.bloom.protocol.scripts import (
     WRITES,
     commands_in,
     load,
-    on_full_server,
 )
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
@@ -184,11 +182,6 @@ def classes() -> list[tuple[str, ast.ClassDef]]:
     ]
 
 
-def test_no_two_classes_have_one_name() -> None:
-    counts = Counter(node.name.strip("_") for _, node in classes())
-    assert [name for name, count in counts.items() if count > 1] == []
-
-
 def test_files_of_tests_are_short() -> None:
     long = {
         path.relative_to(TESTS).as_posix()
@@ -259,16 +252,6 @@ def test_scripts_are_part_of_the_package() -> None:
     assert names >= _ON_FULL_SERVER
 
 
-def test_a_prelude_stands_before_a_script_that_needs_it() -> None:
-    layers, rights, own = (
-        (PACKAGE / "bloom" / "protocol" / "lua" / f"{name}.lua").read_text()
-        for name in ("prelude_layers", "prelude_rights", "add")
-    )
-    text = layers + rights + own
-    assert load("add").text == text
-    assert on_full_server(load("add")).text == f"#!lua flags=allow-oom\n{text}"
-
-
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_name_the_commands_that_they_call(path: Path) -> None:
     """The rights that users need are read from these names."""
@@ -293,10 +276,6 @@ def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
         *("call", "function", "ipairs", "next", "pcall", "setmetatable"),
         *("tonumber", "tostring", "type", "unpack", "check", "error", "has"),
     }
-
-
-def test_py_typed_is_shipped() -> None:
-    assert (PACKAGE / "py.typed").exists()
 
 
 def test_the_page_on_architecture_names_what_there_is() -> None:

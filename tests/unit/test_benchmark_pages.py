@@ -36,19 +36,6 @@ def test_the_short_page_has_sentences_a_table_and_pictures(tmp_path: Path) -> No
     assert "| ours |" not in page
 
 
-def test_pictures_of_other_benchmarks_are_in_the_appendix_only(tmp_path: Path) -> None:
-    page, appendix = pages(tmp_path, Kept.of("other", outcome(plot=tmp_path / "other.svg"), 1))
-    assert "other.svg" not in page
-    assert "![Bits](other.svg)" in appendix
-
-
-def test_the_appendix_has_all_tables_targets_and_commands(tmp_path: Path) -> None:
-    _, appendix = pages(tmp_path, Kept.of("size", outcome(MET, MISSED), 1.5))
-    assert "| PINGs | at most 1.6 | 2.50 | **missed** |" in appendix
-    assert "| theirs | 670 |" in appendix
-    assert "| size | 1.5 | `python -m benchmarks" in appendix
-
-
 def test_results_are_kept_between_runs(tmp_path: Path) -> None:
     results, found = Results(tmp_path), Kept.of("size", outcome(MET), 1.5)
     results.keep(found)

@@ -81,24 +81,6 @@ def test_contains_names_the_tested_layers(order: str, tested: list[str]) -> None
     assert offsets_by_layer(groups, packed, layers) == expected
 
 
-@pytest.mark.parametrize("order", [WRITE_NEWEST, WRITE_ALL])
-def test_any_one_generation_can_be_asked(order: str) -> None:
-    mine = held(order)
-    for generation in mine.ring.generations:
-        call = mine.contains(mine.pack(HASHES), generation)
-        assert names(call) == ["ring", *(layer.name for layer in generation.layers)]
-        _, _, _, groups, _, packed, _, _ = call.args
-        layers = list(generation.layers)
-        expected = [offsets(HASHES, layer.num_bits) for layer in layers]
-        assert offsets_by_layer(groups, packed, layers) == expected
-
-
-def test_what_is_added_is_claimed_where_nothing_is_counted() -> None:
-    mine = held(WRITE_NEWEST)
-    packed = mine.pack(HASHES)
-    assert mine.add(packed, if_absent=False) == mine.add(packed)
-
-
 def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
     bits = held(WRITE_NEWEST)
     header = replace(HEADER, counting=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil
 from typing import Any
 
 import pytest
@@ -56,13 +55,6 @@ def test_who_is_listed_is_as_it_is_listed() -> None:
     assert one.by_id[ONE.id].until == 0
     assert one.by_id[TWO.id] == TWO
     assert len(one.by_id) == 4
-
-
-def test_who_was_dead_and_is_left_out_lives_again() -> None:
-    one = known()
-    one.update(reply(ONE, now=ONE.until))
-    one.update(reply(now=ONE.until + 1))
-    assert one.by_id[ONE.id].until > ONE.until + 1
 
 
 def test_a_version_counts_as_known_when_all_workers_were_read() -> None:
@@ -132,13 +124,6 @@ def test_nothing_is_awaited_for_longer_than_a_heartbeat_allows() -> None:
     assert not waits({ONE.id: ONE}, {ONE.id: SILENT}, is_partial=True)
 
 
-def test_the_next_death_is_that_of_a_worker_of_the_spider() -> None:
-    other = worker(0, "other")
-    soon = {TWO.id: NOW + 7, ONE.id: NOW + 5, other.id: NOW + 1, ME.id: NOW + 2}
-    assert WorkerView(ME, "shop", {}, NOW, soon=soon).next_death == NOW + 5
-    assert WorkerView(ME, "shop", {}, NOW).next_death == 0
-
-
 # -- how often --
 
 COUNTS = st.integers(1, MAX_WORKERS)
@@ -168,9 +153,3 @@ def test_all_workers_together_read_a_bounded_number_of_entries(count: int) -> No
     seconds = pace.read_seconds(count)
     assert seconds <= pace.LOOK_SECONDS
     assert count * count <= max(1, seconds * pace.READ_PER_SECOND * 1.34)
-
-
-def test_a_few_workers_are_as_quick_as_one() -> None:
-    assert pace.idle_seconds(2, 30) == pace.idle_seconds(1, 30) == pace.IDLE_SECONDS
-    assert pace.look_seconds(pace.FEW, 30) == 0
-    assert ceil(pace.read_seconds(2)) <= 1

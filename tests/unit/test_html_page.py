@@ -62,21 +62,6 @@ def test_forecast_goes_on_as_before(info: FilterInfo, expected: int | None) -> N
     assert fits_until(info) == expected
 
 
-@pytest.mark.parametrize(
-    ("info", "text"),
-    [
-        (INFO, "then it grows, at the same error rate"),
-        (replace(INFO, max_memory=1 << 20), "then it grows up to 1.0 MiB, at"),
-        (replace(INFO, growth=0), "then it forgets the oldest URLs early"),
-        (replace(with_newest(closes=0), growth=0, window=None), "then it stops recording"),
-        (with_newest(count=250), "has room until it rotates"),
-        (with_newest(count=0), "no end in sight"),
-    ],
-)
-def test_page_says_what_happens_when_it_is_full(info: FilterInfo, text: str) -> None:
-    assert text in page("here", [Panel("default", "k", info)])
-
-
 def test_every_text_is_escaped_and_nothing_is_loaded() -> None:
     worker = WorkerRow(HOSTILE, HOSTILE, "alive", 1)
     info = replace(INFO, key=HOSTILE, window=HOSTILE)
@@ -97,24 +82,6 @@ def test_every_text_is_escaped_and_nothing_is_loaded() -> None:
     assert attributes == [HOSTILE]
 
 
-@pytest.mark.parametrize(
-    "info",
-    [
-        INFO,
-        with_newest(closes=0, forgotten=0),
-        with_newest(closes=0, forgotten=0, opened=INFO.now),
-        replace(INFO, now=OPENED + 1000 * DAY),
-    ],
-)
-def test_bars_stay_on_the_time_line(info: FilterInfo) -> None:
-    html = page("here", [Panel("default", "k", info)])
-    bars = re.findall(r'<rect class="\w+" x="([\d.]+)" width="([\d.]+)"', html)
-    assert len(bars) == 2
-    assert all(float(x) >= 0 and float(x) + float(width) <= 1000.1 for x, width in bars)
-    (now,) = re.findall(r'<line x1="([\d.]+)"', html)
-    assert 0 <= float(now) < 1000
-
-
 def test_a_generation_collects_until_the_next_is_opened() -> None:
     """A window in runs has no dates of closing."""
     newest = replace(NEWEST, opened=OPENED + 5 * DAY, closes=0, forgotten=0)
@@ -124,9 +91,3 @@ def test_a_generation_collects_until_the_next_is_opened() -> None:
     (new_x, _), (old_x, old_width) = bars
     assert float(old_x) == 0
     assert float(old_width) == float(new_x) > 100
-
-
-def test_lost_blocks_stand_out() -> None:
-    assert "Lost blocks" not in page("here", [Panel("default", "k", INFO)])
-    html = page("here", [Panel("default", "k", replace(INFO, lost_blocks=2))])
-    assert '<data class="lost_blocks" value="2">2</data>' in html

@@ -10,7 +10,7 @@ from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.crawl import identity
-from scrapy_bloom.crawl.identity import MAX_LENGTH, FingerprintCache, cached
+from scrapy_bloom.crawl.identity import FingerprintCache, cached
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 
 characters = st.one_of(st.sampled_from(list("ab/?&=#%;: \t\n\\@.é")), st.characters(codec="utf-8"))
@@ -93,12 +93,6 @@ def test_the_latest_urls_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert make.made == 101
     assert len(find._newer) <= 10
     assert len(find._older) <= 10
-
-
-def test_long_urls_are_not_kept() -> None:
-    find = FingerprintCache(RequestFingerprinter().fingerprint)
-    find(Request("https://example.com/" + "a" * MAX_LENGTH))
-    assert not find._newer
 
 
 class Own(RequestFingerprinter):

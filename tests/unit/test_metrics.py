@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.prometheus import Values, parse
 
 from scrapy_bloom.cli import monitor as filter_metrics
-from scrapy_bloom.crawl.metrics import MetricsServer, at, families, family
+from scrapy_bloom.crawl.metrics import MetricsServer, families, family
 from scrapy_bloom.crawl.stats import STATS, Kind, Stats
 from scrapy_bloom.settings import DEFAULT
 
@@ -78,10 +78,6 @@ def test_a_crawl_without_the_extra_is_warned(
     assert 'pip install "scrapy-bloom[metrics]"' in caplog.text
 
 
-def test_addresses_in_urls() -> None:
-    assert (at("127.0.0.1", 1), at("::1", 2)) == ("127.0.0.1:1", "[::1]:2")
-
-
 def test_the_dashboard_queries_metrics_that_exist() -> None:
     panels = DASHBOARD["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
@@ -89,18 +85,6 @@ def test_the_dashboard_queries_metrics_that_exist() -> None:
     named = [name for query in queries for name in re.findall(r"scrapy_bloom_\w+", query)]
     assert set(named) <= {name for name, _, _ in all_metrics()}
     assert len(named) >= len(queries) > len(panels)
-
-
-def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
-    cells = [
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for place in [panel["gridPos"]]
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
 
 
 def test_the_page_has_exactly_the_metrics_there_are() -> None:

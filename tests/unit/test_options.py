@@ -99,16 +99,6 @@ def test_each_new_filter_has_an_id_and_seeds_of_its_own() -> None:
     assert set(first.seeds) != set(second.seeds)
 
 
-def test_as_many_seeds_are_drawn_as_the_tested_generations_need() -> None:
-    config = Config(1_000, 1e-3, Schedule(Span(128, HALF_MONTHS), Span(2, HALF_MONTHS)), growth=0)
-    counts = [
-        len(FilterOptions(ring=order).new_header(config).seeds)
-        for order in (WRITE_NEWEST, WRITE_ALL)
-    ]
-    assert counts == [16, 10]
-    assert len(FilterOptions(seeds=12).new_header(config).seeds) == 12
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -11,17 +11,14 @@ from hypothesis import strategies as st
 from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import (
     HALF_MONTHS,
-    MAX_GENERATIONS,
     RUNS,
     SECONDS,
-    Schedule,
     Span,
 )
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
     RUN,
     WINDOW_NAME,
-    Condition,
     RecrawlRule,
     RecrawlWindow,
     RecrawlWindows,
@@ -254,19 +251,6 @@ def test_names_are_equal_if_and_only_if_the_windows_are(
     assert (one.name == two.name) is same
 
 
-@given(lengths.filter(lambda span: span.unit == SECONDS or span.count <= MAX_GENERATIONS))
-def test_the_usual_period_is_not_named(span: Span) -> None:
-    window, usual = RecrawlWindow(span), Schedule.of(span).period
-    assert "by" not in window.name
-    assert RecrawlWindow(span, usual).name == window.name
-    assert usual == span or "by" in RecrawlWindow(span, span).name
-
-
-@pytest.mark.parametrize("name", ["", "-a", "_a", "a b", "a:b", "a/b", "x" * 41, "é", "a\n", "{a}"])
-def test_hostile_names_are_no_windows(name: str) -> None:
-    assert not WINDOW_NAME.fullmatch(name)
-
-
 def test_equal_windows_share_a_filter_and_the_largest_capacity_counts() -> None:
     found = windows(
         ("/a", "1 day"),
@@ -324,7 +308,3 @@ def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> N
     for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "other", True):
         with pytest.raises(ConfigurationError):
             found.find(other)
-
-
-def test_a_condition_without_anything_holds_always() -> None:
-    assert Condition().holds("https://example.com/", None)

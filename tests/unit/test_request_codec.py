@@ -102,21 +102,6 @@ def test_restored_callbacks_are_methods_of_the_spider_that_restores() -> None:
     assert request.callback != SPIDER.parse
 
 
-@pytest.mark.parametrize("method", [SPIDER.alias, SPIDER.decorated, SPIDER.private])
-def test_methods_under_another_name_come_back(method: Method) -> None:
-    assert_kept(sample(callback=method))
-
-
-def test_a_method_that_the_spider_hides_comes_back() -> None:
-    spider = Pages()
-    spider.parse = spider.failed  # type: ignore[assignment, method-assign]
-    assert_kept(sample(callback=spider.parse), spider)
-
-
-def test_no_spider_is_needed_without_callbacks() -> None:
-    assert dump(sample(), None) == f'{{"url":"{URL}"}}'
-
-
 def test_defaults_are_left_out() -> None:
     text = dump(sample(callback=SPIDER.parse, meta={"depth": 3}), SPIDER)
     assert json.loads(text) == {"url": URL, "callback": "parse", "meta": {"depth": 3}}
@@ -126,13 +111,6 @@ def test_the_longest_text_comes_back() -> None:
     room = MAX_LENGTH - len(dump(sample(meta={"a": ""}), None))
     assert_kept(sample(meta={"a": "x" * room}))
     assert_refused(sample(meta={"a": "x" * (room + 1)}), "more than 65,536 characters")
-
-
-@pytest.mark.parametrize(
-    "body", [b"x" * 60_000, b"\xff" * 10_000], ids=["of ASCII", "of other bytes"]
-)
-def test_long_bodies_come_back(body: bytes) -> None:
-    assert_kept(sample(method="POST", body=body))
 
 
 @pytest.mark.parametrize(
@@ -271,10 +249,6 @@ def test_functions_that_are_no_methods_of_the_spider_are_refused(
     assert_refused(Request(URL, **arguments), f"{name} is not a method of the spider")
 
 
-def test_a_callback_without_a_spider_is_refused() -> None:
-    assert_refused(sample(callback=SPIDER.parse), "callback is not a method", spider=None)
-
-
 @pytest.mark.parametrize("url", ["ftp://a/b", "data:,x", "about:blank", "s3://b/k", "file:///x"])
 def test_other_schemes_are_refused(url: str) -> None:
     assert_refused(Request(url), "URL of a page")
@@ -295,12 +269,6 @@ def test_attributes_that_were_changed_to_other_values_are_refused(name: str, val
     request = sample()
     setattr(request, name, value)
     assert_refused(request, name.strip("_"))
-
-
-def test_headers_that_are_not_bytes_are_refused() -> None:
-    request = sample()
-    dict.__setitem__(request.headers, b"A", ["x"])
-    assert_refused(request, "AttributeError")
 
 
 def test_headers_that_a_class_would_add_again_are_refused() -> None:
@@ -332,12 +300,6 @@ def test_what_its_class_adds_is_refused_if_it_was_removed() -> None:
     request = sample(GreedyRequest)
     del request.meta["seen"]
     assert_refused(request, "meta would not come back unchanged")
-
-
-def test_an_attribute_of_the_users_own_is_refused() -> None:
-    request = sample(PlainRequest)
-    request.note = "x"  # type: ignore[attr-defined]
-    assert_refused(request, "note would not come back unchanged")
 
 
 def test_a_class_behind_the_name_of_another_is_refused() -> None:

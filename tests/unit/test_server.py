@@ -8,7 +8,6 @@ from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl.filters import Filters
 from scrapy_bloom.crawl.server import (
-    CLUSTER_RETRY_SECONDS,
     FIRST_RETRY_SECONDS,
     LAST_RETRY_SECONDS,
     MAX_REFUSALS,
@@ -50,11 +49,6 @@ def test_intervals_double_up_to_the_longest_one(server: Server) -> None:
     assert intervals[:3] == [2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS, 0.8]
     assert intervals == sorted(intervals)
     assert intervals[-1] == LAST_RETRY_SECONDS
-
-
-def test_intervals_are_shorter_on_a_cluster(server: Server) -> None:
-    server.identify("a,b")
-    assert max(server.next_retry() for _ in range(10)) == CLUSTER_RETRY_SECONDS
 
 
 @pytest.mark.parametrize("uptime", [0.5, RECOVERED_AFTER_SECONDS + 0.5])

@@ -167,11 +167,6 @@ def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
         assert found([request]) == [(f"/p/{number // 3}", DAY.format(number % 3 + 1))]
 
 
-def test_escaped_urls_are_found() -> None:
-    body = urlset(entry("/p/ä b", DAY.format(1)))
-    assert found(make()._parse_sitemap(answer(body))) == [("/p/%C3%A4%20b", DAY.format(1))]
-
-
 @pytest.mark.parametrize("path", ["/p/{}", "/p/ä{}"])
 def test_a_large_sitemap_takes_no_longer_for_pages_without_lastmod(
     path: str, monkeypatch: pytest.MonkeyPatch
@@ -187,17 +182,6 @@ def test_a_large_sitemap_takes_no_longer_for_pages_without_lastmod(
     requests = found(make()._parse_sitemap(answer(body)))
     assert [version for _, version in requests] == ["", DAY.format(1)] * 50
     assert escaped == ([] if path.isascii() else [100])
-
-
-def test_a_response_without_its_request_is_read() -> None:
-    body = urlset(entry("/p/1", DAY.format(1)))
-    assert found(make()._parse_sitemap(XmlResponse(f"{SITE}/s.xml", body=body)))
-    assert not found(make()._parse_sitemap(XmlResponse(f"{SITE}/s.xml", body=body[:9] + b">")))
-
-
-def test_robots_txt_leads_to_sitemaps_without_versions() -> None:
-    robots = answer(f"Sitemap: {SITE}/a.xml".encode(), "/robots.txt")
-    assert found(make()._parse_sitemap(robots)) == [("/a.xml", "")]
 
 
 WHOLE = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))

@@ -149,11 +149,6 @@ def test_what_is_not_an_imported_class_of_requests_is_refused(
     assert not Pages.touched
 
 
-@pytest.mark.parametrize("path", [None, 1, ["scrapy:Request"]])
-def test_a_path_that_is_not_text_is_refused(path: object) -> None:
-    assert_bad(stored(_class=path), "AttributeError")
-
-
 def test_a_module_is_not_asked_for_attributes_it_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def imports(name: str) -> object:
         raise AssertionError(name)

@@ -117,18 +117,6 @@ def test_the_filter_is_asked_soon_after_a_version_was_crawled(
     assert local.get(LINK, 0, ANY_AGE), "without a server"
 
 
-def test_a_request_without_a_version_leaves_no_trace_of_one(local: LocalState) -> None:
-    local.versions.claimed(LINK)
-    local.versions.crawled(LINK)
-    assert not local.get(LINK, 0, ANY_AGE)
-
-
-def test_without_a_cache_each_link_is_looked_up(clock: Clock) -> None:
-    local = LocalState(0, 60, clock)
-    local.versions.claimed(PAGE)
-    assert not local.get(LINK, 0)
-
-
 # -- sitemaps --
 
 TODAY = date(2026, 3, 10)

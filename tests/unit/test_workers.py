@@ -69,12 +69,6 @@ def test_an_entry_with_a_damaged_time_is_left_out(until: str) -> None:
 
 
 @linux
-def test_this_process_is_near_and_not_gone() -> None:
-    me = Process.own()
-    assert (me.pid, me.is_near, me.is_gone) == (os.getpid(), True, False)
-
-
-@linux
 def test_a_process_that_ended_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         started = workers._started(child.pid)
@@ -129,11 +123,6 @@ def test_who_has_not_beaten_since_may_be_dead() -> None:
     assert may_be_dead(WORKER, last + 1)
     assert not may_be_dead(WORKER, last - 1)
     assert not may_be_dead(replace(WORKER, until=0), last)
-
-
-@linux
-def test_who_can_be_seen_is_not_waited_for() -> None:
-    assert not may_be_dead(replace(WORKER, process=Process.own()), WORKER.until)
 
 
 def test_owners_say_what_they_are_and_whose_spiders() -> None:
