@@ -91,15 +91,6 @@ def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
     assert 5_000 < one.approx_len() < 20_000
 
 
-def test_estimates_create_nothing_but_the_filters_and_change_nothing(
-    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
-) -> None:
-    before = {key: client.dump(key) for key in client.keys("*[0-9]")}
-    pair[0].approx_len()
-    measure(*pair)
-    assert {key: client.dump(key) for key in client.keys("*[0-9]")} == before
-
-
 # -- filters made of others --
 
 
@@ -113,27 +104,6 @@ def test_a_union_has_what_either_has(pair: tuple[BloomFilter, BloomFilter]) -> N
     assert made.info().generations[0].layers == 1
     # It goes on as any other.
     assert made.add_many(items(range(1_499, 1_501))) == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("options", "numbers", "text"),
-    [
-        ({"growth": 0}, range(1_000, 1_900), "about [0-9,]+ items in a bitmap that takes"),
-        ({}, range(4_000), "none has grown"),
-    ],
-)
-def test_what_has_no_room_in_one_bitmap_is_refused_and_leaves_nothing(
-    client: redis.Redis, options: dict[str, Any], numbers: range, text: str
-) -> None:
-    one = BloomFilter(client, "one", capacity=1_000, blocks=2, **options)
-    two = twin(one, "two")
-    one.extend(items(range(900)))
-    two.extend(items(numbers))
-    with pytest.raises((ConfigurationError, FilterMismatchError), match=text):
-        one.union(two, key="made")
-    with pytest.raises((ConfigurationError, FilterMismatchError), match=text):
-        one.update(two)
-    assert not client.keys("*made*")
 
 
 @pytest.mark.parametrize(
@@ -206,14 +176,6 @@ def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> Non
         everything = items(range(2_500), range(10_000, 13_000), range(20_000, 23_000))
         assert all(one.contains(everything))
         assert one.approx_len() == pytest.approx(8_500, rel=0.03)
-
-
-def test_a_filter_updated_with_itself_stays_as_it_is(
-    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
-) -> None:
-    before = {key: client.get(key) for key in client.keys("*one:*:0.0")}
-    pair[0].update(pair[0])
-    assert {key: client.get(key) for key in client.keys("*one:*:0.0")} == before
 
 
 @pytest.mark.parametrize(

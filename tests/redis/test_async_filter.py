@@ -185,7 +185,7 @@ def test_a_server_that_hangs_is_given_up_by_a_loop_that_is_blocked(
 
 
 def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
+    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
         await bloom.open()
         for number in range(50):
             tasks = [asyncio.ensure_future(bloom.add_many(URLS[:10])) for _ in range(3)]

@@ -24,6 +24,7 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import (
@@ -295,7 +296,7 @@ def test_a_damaged_claim_is_told_and_hides_nothing(
     claim_item(bloom, A)
     (key,) = client.keys("*:claims")
     client.hset(key, A.hex(), value)
-    block = int(key.split(b"}")[0].split(b":")[-1])
+    block = int(str(key).split("}")[0].split(":")[-1])
     page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
     assert page.damaged == (A.hex(),)
     assert not page.claims
@@ -315,7 +316,7 @@ def test_a_claim_that_is_far_too_long_is_damaged(
     claim_item(bloom, A)
     (key,) = client.keys("*:claims")
     client.hset(key, A.hex(), b"w n 1 0 " + b"x" * length)
-    block = int(key.split(b"}")[0].split(b":")[-1])
+    block = int(str(key).split("}")[0].split(":")[-1])
     page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
     assert page.damaged == (() if is_read else (A.hex(),))
     assert [claim.length for claim in page.claims] == ([length] if is_read else [])
@@ -344,10 +345,9 @@ def test_claims_and_workers_live_as_long_as_the_ring(
     bloom = BloomFilter(client, "k", window=window, blocks=1)
     claim_item(bloom, A)
     bloom.run(lambda session: worker_protocol.heartbeat(session, "w {}", 60))
-    (ring,) = client.keys("*:ring")
-    (claims_key,), (workers,) = client.keys("*:claims"), client.keys("*:heartbeats")
-    expiry = client.expiretime(ring)
-    assert client.expiretime(claims_key) == client.expiretime(workers) == expiry
+    keys = Keys("k")
+    expiry = client.expiretime(keys.ring(0))
+    assert client.expiretime(keys.claims(0)) == client.expiretime(keys.heartbeats()) == expiry
     assert (expiry == -1) is (window is None)
 
 

@@ -126,14 +126,3 @@ def test_what_cannot_be_read_is_deleted_too(
     done = shop("delete", "-y", "--json")
     assert (done.code, done.json["urls_forgotten"]) == (0, None)
     assert contents(client) == {}
-
-
-@pytest.mark.parametrize("lost", ["{shop:bloom:0}:header", "*ring"])
-def test_what_is_left_of_a_filter_or_of_a_load_is_deleted_too(
-    shop: Call, client: redis.Redis, lost: str
-) -> None:
-    BloomFilter(client, KEY).open()
-    client.delete(*client.keys(lost))
-    assert "is being written, or what is left of one? There is no terminal" in shop("delete").err
-    assert shop("delete", "-y").code == 0
-    assert contents(client) == {}

@@ -227,21 +227,6 @@ def test_what_is_wrong_with_a_project(
     assert text in found[check][0]
 
 
-@pytest.mark.usefixtures("saving")
-def test_good_projects_are_not_blamed(doctor: Call) -> None:
-    for settings in (
-        {"BLOOM_ENABLED": False},
-        {"HTTPCACHE_ENABLED": True, "HTTPCACHE_EXPIRATION_SECS": 3600},
-        {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
-        {
-            "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
-            "ADDONS": {"scrapy_bloom.Addon": 500},
-        },
-    ):
-        expected = {} if "ADDONS" not in settings else {"dupefilter": 1}
-        assert problems(doctor(**settings)).keys() == expected.keys()
-
-
 def test_what_is_wrong_with_a_server(doctor: Call, client: redis.Redis) -> None:
     assert "neither AOF nor snapshots" in problems(doctor())["persistence"][0]
     with option(client, "save", "3600 1"):

@@ -148,15 +148,3 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
         shown = os.read(master, 100_000).decode()
         os.close(master)
         assert f"bytes of bitmaps {'saved' if command == 'export' else 'loaded'}" in shown
-
-
-def test_binary_is_not_for_terminals(
-    shop: Call, bloom: BloomFilter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = shop("export", "-", "--json")
-    assert done.code == 2
-    assert "not for --json: name a file" in done.err
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    done = shop("export", "-")
-    assert (done.code, done.out) == (2, "")
-    assert "not for a terminal: name a file" in done.err

@@ -53,7 +53,7 @@ def test_info_says_from_when_new_sizes_hold(
     settings: dict[str, Any] = {"window": window, "run": "1"}
     bloom = BloomFilter(client, KEY, capacity=1000, **settings)
     bloom.extend(fingerprints(URLS))
-    sizes = {"capacity": 10_000_000, "error_rate": 1e-9}
+    sizes: dict[str, Any] = {"capacity": 10_000_000, "error_rate": 1e-9}
     BloomFilter(client, KEY, **sizes, **settings).open()
     info = bloom.info()
     assert not info.has_configured_sizes

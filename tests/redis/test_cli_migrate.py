@@ -103,28 +103,6 @@ def test_what_scrapy_redis_has_seen_a_crawl_has_seen(
     assert BloomFilter(client, KEY).look().header.fingerprinter == OURS
 
 
-def test_it_says_what_it_did(move: Call, client: redis.Redis) -> None:
-    fill(client, 300)
-    client.sadd(SET, "no fingerprint")
-    BloomFilter(client, KEY, window="3 months").add_many([digest(n) for n in range(100)])
-    done = move("--from-set")
-    assert done.code == 1
-    for text in (
-        "301 entries",
-        f"200 recorded in {KEY!r} on unix://",
-        "100 were there already",
-        "1 are no fingerprints, and were skipped, such as b'no fingerprint'",
-        "Verified: all 300 are seen",
-        "They count as first seen now",
-        "scrapy bloom check URL",
-    ):
-        assert text in done.out
-    assert are_seen(client, range(300))
-    done = move("--from-set", "--json")
-    assert (done.code, done.json["new"], done.json["read"]) == (1, 0, 301)
-    assert len(BloomFilter(client, KEY)) == 300
-
-
 def test_a_set_elsewhere_under_another_key(
     move: Call, client: redis.Redis, any_binary: str
 ) -> None:
@@ -212,15 +190,6 @@ def test_what_is_not_seen_afterwards_is_counted(
     assert are_seen(client, range(1_000))
 
 
-def test_a_filter_that_has_no_room(move: Call, client: redis.Redis) -> None:
-    fill(client, 3_000)
-    done = move("--from-set", BLOOM_CAPACITY=1_000, BLOOM_GROWTH=0)
-    assert done.code == 2
-    assert "Set BLOOM_CAPACITY = 3_000 before" in done.err
-    assert "is full and cannot grow" in done.err
-    assert done.out == ""
-
-
 @pytest.mark.parametrize("has_filter", [False, True])
 def test_in_a_window_in_runs_a_migration_is_of_the_latest_run(
     move: Call, client: redis.Redis, has_filter: bool
@@ -304,3 +273,12 @@ def test_the_rate_is_kept(move: Call, client: redis.Redis, monkeypatch: pytest.M
     assert done.code == 0
     assert slept[-1] == pytest.approx(done.json["read"] / 500)
     assert len(slept) >= 4
+
+
+def test_a_filter_that_has_no_room(move: Call, client: redis.Redis) -> None:
+    fill(client, 3_000)
+    done = move("--from-set", BLOOM_CAPACITY=1_000, BLOOM_GROWTH=0)
+    assert done.code == 2
+    assert "Set BLOOM_CAPACITY = 3_000 before" in done.err
+    assert "is full and cannot grow" in done.err
+    assert done.out == ""

@@ -14,7 +14,6 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.request_codec import dump
-from scrapy_bloom.crawl.workers import Process
 
 URL = "https://example.com/"
 REQUEST = dump(Request(URL, meta={"key": "a value"}), None)
@@ -55,17 +54,6 @@ def listed(done: Done) -> int:
 
 
 # -- listing --
-
-
-def test_where_there_are_no_claims(shop: Call, bloom: BloomFilter) -> None:
-    done = shop("pending")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.endswith(": 0 claims\n")
-    done = shop("pending", "--json")
-    assert (done.code, done.json["claims"]) == (0, [])
-    done = shop("pending", "--release", "--owner", "x")  # does not ask
-    assert (done.code, done.err) == (0, "")
-    assert ": 0 claims released; " in done.out
 
 
 def test_all_claims_are_listed(shop: Call, client: redis.Redis, every: dict[str, str]) -> None:
@@ -166,18 +154,6 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: redis.Redis) -> N
     assert owners(client).total() == 5
 
 
-HOSTS = ["\x1b[31mred\x07", "a\nb\tc", "\ud800", "[red]x[/]"]
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_absurd_hosts(shop: Call, bloom: BloomFilter, host: str) -> None:
-    claim(bloom, register(bloom, process=Process(host, 1, "", 0)), ["a"])
-    done = shop("pending")
-    assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 3)
-    assert all(character.isprintable() for character in done.out.replace("\n", ""))
-    assert shop("pending", "--json").json["claims"][0]["worker"] == f"{host}:1"
-
-
 # -- options --
 
 
@@ -243,17 +219,3 @@ def test_a_claim_that_changes_during_release_is_left_alone(
     monkeypatch.setattr(claim_protocol, "scan", scan_slowly)
     assert shop("pending", "--release", "-y", "--owner", owner).code == 0
     assert owners(client) == ({} if what == "settled" else {other: 1})
-
-
-# -- the other subcommands --
-
-
-def test_info_says_how_many_are_pending(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    assert "pending       none" in shop("info").out
-    claim(bloom, register(bloom), ["a", "b"])
-    done = shop("info")
-    assert "pending       2 URLs claimed, not settled yet (scrapy bloom pending lists" in done.out
-    (document,) = shop("info", "--json").json["filters"]
-    assert document["claims"] == 2

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Spider
-from scrapy.spiders import CrawlSpider
 from support.cli import KEY, SECRET, Call, Own, everything, fingerprints, give
 from support.servers import Server
 
@@ -32,10 +31,6 @@ class Parsing(Spider):
     def parse_item(self, response: Any) -> None: ...
 
     not_a_method = 7
-
-
-class Following(CrawlSpider):
-    name = "shop"
 
 
 @pytest.fixture
@@ -106,20 +101,6 @@ def test_a_callback_that_the_spider_lacks_is_refused(
     assert (done.code, done.out) == (2, "")
     assert f"--callback: callback {name!r} is not a method of the spider 'shop'" in done.err
     assert not claims(client)
-
-
-def test_a_spider_without_parse_needs_a_callback(
-    shop: Call, recrawl: Call, bloom: BloomFilter
-) -> None:
-    for callback in ((), ("--callback", "parse")):
-        done = shop("recrawl", URL, *callback)
-        assert (done.code, done.out) == (2, "")
-        assert (
-            "spider 'shop' has no parse: say which method gets the pages with --callback"
-            in done.err
-        )
-    assert recrawl(URL, spiders=(Following,)).code == 0
-    assert recrawl(URL, "--callback", "parse", spiders=(Following,)).code == 2
 
 
 def test_which_spider_must_be_clear(recrawl: Call, bloom: BloomFilter) -> None:
@@ -231,12 +212,6 @@ def test_a_server_that_fails_in_between_is_told(
     assert (done.code, done.out) == (2, "")
     assert "1,000 of 2,500 URLs are done, and some of the next ones may be" in done.err
     assert len(left(client)) == 1_000
-
-
-def test_a_url_of_the_window_run_is_refused(recrawl: Call, bloom: BloomFilter) -> None:
-    done = recrawl(URL, BLOOM_RECRAWL_RULES=[("/a", "run")])
-    assert (done.code, done.out) == (1, "")
-    assert f"{URL!r} has the window 'run' by BLOOM_RECRAWL_RULES" in done.err
 
 
 def test_the_filter_of_each_window_must_exist_before_anything_is_left(

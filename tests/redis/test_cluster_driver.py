@@ -25,7 +25,6 @@ from scrapy_bloom.bloom.client import routes
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.routes import Failure, is_refusal
 from scrapy_bloom.bloom.errors import NotReadyError
-from scrapy_bloom.bloom.protocol.membership import add
 
 URLS = [f"https://example.com/{i}" for i in range(640)]
 #: Links of a page.
@@ -123,31 +122,6 @@ def make(request: pytest.FixtureRequest, cluster: redis.RedisCluster, nodes: lis
 
     kind = sync if request.param == "sync" else asynchronous
     return lambda servers=nodes, **options: kind(servers, {"capacity": 10_000, **options})
-
-
-@in_loop
-async def first_rounds(bloom: BloomFilter, port: int, clients: int) -> None:
-    for number in range(clients):
-        async with async_client(port) as own:
-            drivers = [AsyncDriver(own, "Redis", PATIENCE) for _ in range(4)]
-            pages = [
-                [f"{number}/{page}/{link}".encode() for link in range(PAGE)] for page in range(4)
-            ]
-            # As in a crawl, the rings are known: the first round has calls for all nodes.
-            rounds = [
-                driver.run(add(bloom.new_session(), page))
-                for driver, page in zip(drivers, pages, strict=True)
-            ]
-            for verdicts in await asyncio.gather(*rounds):
-                assert sum(verdict.is_new for verdict in verdicts) >= PAGE - 2
-
-
-def test_the_first_rounds_of_new_clients_succeed(
-    cluster: redis.RedisCluster, nodes: list[Server]
-) -> None:
-    bloom = BloomFilter(cluster, "shop", capacity=100_000)
-    bloom.open()
-    first_rounds(bloom, nodes[0].port, 100)
 
 
 @pytest.mark.parametrize("blocks", [16, 64])
@@ -265,28 +239,6 @@ def test_a_lost_reply_of_one_node(make: Make, nodes: list[Server], kind: Kind) -
             # The nodes have carried each call out once.
             assert sum(script_calls(nodes).values()) - sum(before.values()) == len(bloom.sent[-1])
             assert bloom.add_many(page) == [False] * len(page)
-
-
-@in_loop
-async def name_the_silent_node(port: int, proxy: Proxy, remap: Any) -> None:
-    async with async_client(port, address_remap=remap) as own:
-        bloom = AsyncBloomFilter(own, "shop", capacity=10_000, timeout=PATIENCE)
-        await bloom.add_many(URLS)
-        bloom = AsyncBloomFilter(own, "shop", timeout=TIMEOUT)
-        proxy.fault = Fault(Kind.DROP_REPLY)
-        with pytest.raises(StorageError, match=f"the node 127.0.0.1:{proxy.port} of "):
-            await bloom.add_many(URLS)
-
-
-def test_the_time_out_of_an_operation_names_the_node(
-    cluster: redis.RedisCluster, nodes: list[Server]
-) -> None:
-    with Proxy(nodes[1].port) as proxy:
-
-        def remap(address: tuple[str, int]) -> tuple[str, int]:
-            return (address[0], proxy.port) if address[1] == nodes[1].port else address
-
-        name_the_silent_node(nodes[0].port, proxy, remap)
 
 
 def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:

@@ -71,11 +71,6 @@ def test_what_is_given_beside_it_counts(client: redis.Redis) -> None:
     assert two.seeds == one.seeds
 
 
-def test_a_window_in_runs_keeps_the_run(client: redis.Redis) -> None:
-    one = BloomFilter(client, "one", window="2 runs", run="r1")
-    assert BloomFilter(client, "two", like=one).info().window == "2 runs"
-
-
 # -- sync --
 
 
@@ -226,6 +221,7 @@ def test_a_time_out_is_a_number_of_seconds(client: redis.Redis, timeout: Any) ->
 def test_other_odd_arguments(client: redis.Redis) -> None:
     with pytest.raises(ConfigurationError, match="fingerprinter is a str"):
         BloomFilter(client, "one", fingerprinter=5)  # type: ignore[arg-type]
-    for block in (True, [], "1", 1.0, 99, -1):
+    blocks: tuple[Any, ...] = (True, [], "1", 1.0, 99, -1)
+    for block in blocks:
         with pytest.raises(ConfigurationError, match="block is one of"):
-            BloomFilter(client, "one").info(block)  # type: ignore[arg-type]
+            BloomFilter(client, "one").info(block)

@@ -287,23 +287,6 @@ def test_embedded_without_posix_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         connect("embedded:")
 
 
-def test_a_class_without_a_pool() -> None:
-    class Bare:
-        closed = 0
-
-        def __init__(self, **kwargs: Any) -> None:
-            self.kwargs = kwargs
-
-        def close(self) -> None:
-            self.closed += 1
-
-    connection = connect("redis://h", params={"redis_cls": Bare})
-    bare: Any = connection.client
-    assert bare.kwargs["socket_timeout"] == 2.0
-    connection.close()
-    assert bare.closed == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -375,21 +358,6 @@ def test_a_password_nobody_asked_for(server: Server) -> None:
     assert "has no password set" in explanation(server.url, "PING", password=SECRET)
 
 
-def test_a_replica(any_binary: str) -> None:
-    options = ("--replicaof", f"127.0.0.1 {free_port()}")
-    with Server(any_binary, *options) as replica:
-        assert "address of its primary" in explanation(replica.unix_url, "SET", "k", "v")
-    with Server(any_binary, *options, "--replica-serve-stale-data", "no") as replica:
-        assert "lost its primary" in explanation(replica.unix_url, "GET", "k")
-
-
-def test_memory_is_full(any_binary: str) -> None:
-    with Server(any_binary, "--maxmemory", "1") as full:
-        assert "maxmemory" in explanation(full.unix_url, "SET", "k", "v")
-        script = "return redis.call('SET', KEYS[1], 'v')"
-        assert "maxmemory" in explanation(full.unix_url, "EVAL", script, 1, "k")
-
-
 def test_a_wrong_type_and_an_unknown_command(server: Server, client: redis.Redis) -> None:
     client.lpush("k", "v")
     assert "another `key`" in explanation(server.unix_url, "GET", "k")
@@ -403,6 +371,7 @@ def test_a_wrong_type_and_an_unknown_command(server: Server, client: redis.Redis
         (redis.ResponseError("MISCONF Errors writing to the AOF file"), "free the disk"),
         (redis.ResponseError("BUSY Redis is busy running a script"), "SCRIPT KILL"),
         (redis.ConnectionError("max number of clients reached"), "maxclients"),
+        (redis.ResponseError("MASTERDOWN Link with MASTER is down"), "lost its primary"),
         (redis.exceptions.MovedError("1 127.0.0.1:1"), "cluster"),
         (redis.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] bad"), "TLS"),
         (ConnectionResetError(104, "Connection reset by peer"), "closed the connection"),

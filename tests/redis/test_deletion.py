@@ -20,19 +20,8 @@ def stored(client: redis.Redis) -> set[str]:
     return {key.decode() for key in client.scan_iter(count=1_000)}
 
 
-def some(client: redis.Redis, key: str = "shop", **options: Any) -> BloomFilter:
+def some(client: Any, key: str = "shop", **options: Any) -> BloomFilter:
     return BloomFilter(client, key, **{"capacity": 1_000, "blocks": 3, **options})
-
-
-# -- keys --
-
-
-@pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
-def test_all_its_keys_are_known(client: redis.Redis, options: dict[str, Any]) -> None:
-    bloom = some(client, **options)
-    bloom.extend(URLS)
-    assert len(bloom.keys()) == len(set(bloom.keys()))
-    assert set(bloom.keys()) == stored(client)
 
 
 # -- delete --

@@ -61,7 +61,9 @@ async def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
         server = connection._server
         assert server is not None
         bloom = BloomFilter(connection.client, "shop")
-        async with aclosing(connection.open_async()) as client:
+        own = connection.open_async()
+        assert own is not None
+        async with aclosing(own) as client:
             other = AsyncBloomFilter(client, "shop")
             assert bloom.add("a")
             assert await other.add("b")

@@ -117,16 +117,6 @@ def test_an_interruption_between_command_and_reply_leaves_no_reply_behind(
     assert echo(exchanger, "later")
 
 
-@pytest.mark.parametrize("words", [("NO-SUCH-COMMAND",), ("EVALSHA", "0" * 40, 0), ("GET",)])
-def test_a_refusal_is_a_whole_reply(exchanger: Exchanger, words: tuple[str | int, ...]) -> None:
-    assert echo(exchanger, "first")
-    before = exchanger.exchange(frame("CLIENT", "ID"))
-    with pytest.raises(redis.ResponseError):
-        exchanger.exchange(frame(*words))
-    assert exchanger.exchange(frame("CLIENT", "ID")) == before
-    assert echo(exchanger, "after")
-
-
 def test_threads_do_not_share_a_connection(exchanger: Exchanger) -> None:
 
     def repeat(name: str) -> bool:
@@ -197,15 +187,6 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(
         client.script_flush()
         assert bloom.add("b")
         assert not bloom.add("b")
-
-
-def test_a_key_of_another_type_is_named(server: Server, client: redis.Redis, keeps: bool) -> None:
-    with filter_at(server.url, keeps=keeps) as bloom:
-        bloom.add("a")
-        client.delete("{k:0}:0.0")
-        client.lpush("{k:0}:0.0", "x")
-        with pytest.raises(StorageError, match=r"'\{k:0\}:0.0' holds a list"):
-            bloom.add("b")
 
 
 # -- connections --

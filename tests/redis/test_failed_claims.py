@@ -79,14 +79,6 @@ def test_a_stored_reason_can_be_read(reason: str) -> None:
     assert claim.reason == text or len(encoded) > ledger_protocol.MAX_REASON - 12
 
 
-def test_each_url_has_its_own_reason(bloom: BloomFilter) -> None:
-    claim(bloom, A, B, C)
-    reasons = {field_of(A): "HTTP 500", field_of(C): "HTTP 403"}
-    policy = RetryPolicy(FAILED, 600, 5, reasons)
-    bloom.run(lambda session: claim_protocol.release(session, [A, B, C], WORKER, policy))
-    assert [stored(bloom, item).reason for item in (A, B, C)] == ["HTTP 500", "", "HTTP 403"]
-
-
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_url_that_failed_while_the_clock_was_ahead_is_due(
     bloom: BloomFilter, is_kept: bool

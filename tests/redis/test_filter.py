@@ -61,9 +61,9 @@ def test_items_are_str_or_bytes(client: redis.Redis, item: Any) -> None:
         with pytest.raises(TypeError, match="str or bytes"):
             batch_call(["fine", item])
     # Else the characters of one would be taken for items.
-    for batch_call in (bloom.add_many, bloom.extend, bloom.find_all):
+    for several in (bloom.add_many, bloom.extend, bloom.find_all):
         with pytest.raises(TypeError, match="several items"):
-            batch_call("https://example.com/")
+            several("https://example.com/")
     assert len(bloom) == 0
 
 
@@ -171,7 +171,7 @@ def test_integers_of_other_types_are_integers(
     assert bloom.seeds == (1, 2, 2**32 - 1)
     assert BloomFilter(client, "k", seeds=whole(3)).open().seeds == bloom.seeds
     with pytest.raises(ConfigurationError, match="capacity"):
-        BloomFilter(client, "k", capacity=np.True_)
+        BloomFilter(client, "k", capacity=np.True_)  # type: ignore[arg-type]
 
 
 def test_a_filter_is_true_without_a_round_trip_and_a_with_block_opens_it(

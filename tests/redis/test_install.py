@@ -190,7 +190,7 @@ def fail_before(name: str, error: BaseException) -> Between:
 
 def before(name: str, what: Callable[[], object]) -> Between:
     """Do something before a script is called for the first time."""
-    done = []
+    done = list[bool]()
 
     def between(calls: list[Call]) -> None:
         if not done and calls[0].script.name == name:

@@ -173,14 +173,6 @@ def test_damaged_entries_are_left_out(
     assert stored_requests(client) == sorted(map(request_of, left))
 
 
-def test_entries_that_are_all_damaged_go(one: BloomFilter, client: redis.Redis) -> None:
-    one.open()
-    client.rpush("{k:0}:ledger:new", b"\xff", b"\xff")
-    assert one.run(ledger_protocol.to_pack) == [0]
-    assert pack(one, 0, entries_of(one))
-    assert client.keys("*:ledger*") == []
-
-
 def test_entries_that_changed_are_left(one: BloomFilter, client: redis.Redis) -> None:
     crawl(one, items(5))
     entries = entries_of(one)
@@ -260,19 +252,6 @@ def test_all_keys_expire_with_the_ring(one: BloomFilter, client: redis.Redis) ->
     assert [client.ttl(key) > 100 for key in KEYS] == [True, False, False, True]
     pack_all(one)
     assert [client.exists(KEYS[0]), *map(client.expiretime, KEYS[1:])] == [0, *[expiry] * 3]
-
-
-def test_keys_of_a_window_that_never_ends_do_not_expire(
-    one: BloomFilter, client: redis.Redis
-) -> None:
-    fill(one)
-    lasting = BloomFilter(client, "k", window="never")
-    lasting.open()
-    crawl(lasting, items(40, 500), missing="HTTP 404")
-    pack_all(lasting)
-    crawl(lasting, items(3, 700))
-    assert [client.ttl(key) for key in KEYS] == [-1] * 4
-    assert lasting.run(DUE) == []
 
 
 def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: redis.Redis) -> None:

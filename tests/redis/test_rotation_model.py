@@ -72,7 +72,7 @@ class Settings:
         window, period = self.window
         if window == "never":
             return None
-        return Schedule.of(parse_span("w", window), period and parse_span("p", period))
+        return Schedule.of(parse_span("w", window), parse_span("p", period) if period else None)
 
 
 class RotationMachine(RuleBasedStateMachine):

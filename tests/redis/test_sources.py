@@ -214,8 +214,3 @@ def test_urls_of_a_file(given_: list[bytes], ends: bool, size: int) -> None:
         assert (found[W], found["news"]) == (lasting, news)
         assert (counts.run_only, counts.skipped) == (hubs, rejected)
         assert counts.read == len(lasting) + len(news) + hubs + rejected
-
-
-def test_it_says_which_line_is_no_url() -> None:
-    _, counts = read(url_source(b"https://example.com/1\n\nno url\nx\n"))
-    assert (counts.skipped, counts.example) == (2, "line 3: no URL")

@@ -11,8 +11,6 @@ import pytest
 from scrapy.settings import Settings
 from support.answering import answering
 from support.certificates import Authority, TLSServer
-from support.outages import stalled
-from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
@@ -158,11 +156,6 @@ def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
         using(secure.url(secure.server.port), SHORT)
 
 
-def test_a_server_that_is_late_is_not_taken_for_one_without_tls(server: Server) -> None:
-    with stalled(server), refused("did not answer in time"):
-        use(f"rediss://127.0.0.1:{server.port}", SHORT)
-
-
 def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
     with refused("closed the connection", "if it expects TLS, use rediss://"):
         using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
@@ -248,32 +241,6 @@ def test_keys(tmp_path: Path) -> None:
             connect(f"rediss://h?{query}")
 
 
-def test_a_key_in_the_place_of_its_path(tmp_path: Path) -> None:
-    certificate = str(Authority(tmp_path).issue("own").certificate)
-    text = f"-----BEGIN PRIVATE KEY-----\n{SECRET}"
-    with misconfigured("`params` sets ssl_keyfile, which does not exist"):
-        connect("rediss://h", params={"ssl_certfile": certificate, "ssl_keyfile": text})
-
-
-@pytest.mark.parametrize(
-    ("query", "parts"),
-    [
-        ("ssl_check_hostname=maybe", ("ssl_check_hostname 'maybe'", "use true or false")),
-        ("ssl_cert_reqs=perhaps", ("'perhaps'", "use required, optional or none")),
-        ("ssl_cert_reqs=none&ssl_check_hostname=true", ("ssl_cert_reqs", "remove one of them")),
-        ("ssl_ca_certs=", ("'rediss://h?***' sets an argument to nothing",)),
-        ("ssl_ca_path=/none", ("ssl_ca_path '/none', which is no directory",)),
-        (f"ssl_ca_data={SECRET}", ("ssl_ca_data, which holds no certificate",)),
-        ("ssl_cafile=x", ("sets ssl_cafile", "ssl_ca_certs, ", "ssl_keyfile, ")),
-        # redis-py takes the text "true" for False.
-        ("ssl_validate_ocsp=true", ("sets ssl_validate_ocsp", "there are ssl_")),
-    ],
-)
-def test_options_that_cannot_be(query: str, parts: tuple[str, ...]) -> None:
-    with misconfigured("`url`", *parts):
-        connect(f"rediss://h?{query}")
-
-
 def test_ciphers_and_versions_that_openssl_refuses() -> None:
     with misconfigured("ssl_ciphers 'none', which OpenSSL refuses", "No cipher"):
         connect("rediss://h?ssl_ciphers=none")
@@ -290,10 +257,3 @@ def test_options_without_tls() -> None:
     settings = Settings({"REDIS_PARAMS": {"ssl_ca_certs": "/x"}})
     with misconfigured("REDIS_PARAMS sets ssl_ca_certs", "use rediss://"):
         connect_scrapy_redis(settings)
-
-
-def test_the_setting_is_named() -> None:
-    with misconfigured("REDIS_URL or REDIS_PARAMS sets ssl_ca_certs '/none'"):
-        connect_scrapy_redis(Settings({"REDIS_URL": "rediss://h?ssl_ca_certs=/none"}))
-    with misconfigured("BLOOM_REDIS_URL sets ssl_ca_certs '/none'"):
-        connect("rediss://h?ssl_ca_certs=/none", setting="BLOOM_REDIS_URL")

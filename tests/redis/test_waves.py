@@ -1,6 +1,5 @@
 """What concerns all blocks of a filter, or many of them, takes few round trips."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -11,13 +10,14 @@ from typing import Any
 import pytest
 import redis
 from support.clock import MovedServer
-from support.rotation import KEYS, assert_keys, assert_ttls, at, connect, stored_rings
+from support.processes import clean
+from support.rotation import assert_keys, assert_ttls, at, connect, stored_rings
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.client.routes import Replies, Wave
-from scrapy_bloom.bloom.protocol.ring_store import LOST, ROTATED
+from scrapy_bloom.bloom.protocol.ring_store import ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.swaps import MAX_BYTES, MAX_CALLS
 
@@ -110,18 +110,6 @@ def test_a_lookup_rotates_all_its_blocks_at_once(
         assert waves(bloom, lambda: bloom.add_many(PAGE)) <= 6 + 2
 
 
-def test_lost_bitmaps_of_many_blocks_are_replaced_at_once(many: redis.Redis) -> None:
-    told: list[str] = []
-    bloom = connect(many, blocks=16, window="2 months", notify=lambda what, _: told.append(what))
-    bloom.add_many(LINKS)
-    many.delete(*(KEYS.layer(block, "0.0") for block in range(16)))
-    assert waves(bloom, lambda: bloom.add_many(LINKS)) <= 6
-    assert told == [LOST] * 16
-    many.delete(*(KEYS.ring(block) for block in range(16)))
-    assert waves(bloom, lambda: bloom.add_many(LINKS)) <= 10
-    assert told == [LOST] * 32
-
-
 # -- how large --
 
 
@@ -179,9 +167,6 @@ def test_a_wave_allocates_and_deletes_no_more_than_it_may(
 # -- several at once --
 
 PROCESSES = 8
-#: Processes are forked from one without connections, which a child would share.
-clean = multiprocessing.get_context("forkserver")
-clean.set_forkserver_preload(["scrapy_bloom"])
 
 
 def create(url: str, number: int, barrier: Any) -> tuple[str, int]:

@@ -161,8 +161,3 @@ def test_a_page_that_is_done_needs_no_garbage_collector() -> None:
         assert gone() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("result", [RESPONSE, Failure(ValueError("no"))])
-def test_what_is_no_page_has_nothing_parsed(result: Any) -> None:
-    drop_parsed(result)

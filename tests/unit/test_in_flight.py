@@ -115,16 +115,6 @@ def test_a_long_chain_of_pages_is_settled_from_its_end(length: int) -> None:
     assert not unkept
 
 
-def test_each_page_whose_request_was_scheduled_waits_for_it() -> None:
-    """The claim was lost in between, or made by a page that is another worker's by now."""
-    unkept, first, second = UnkeptRequests(time.monotonic), flight(1, CONFIRM), flight(2, CONFIRM)
-    unkept.add(claim(3), first)
-    unkept.add(claim(3), second)
-    unkept.add(claim(3), second)
-    assert (first.unkept, second.unkept) == (1, 1)
-    assert unkept.settle(claim(3), CONFIRM) == [first, second]
-
-
 def test_a_page_yields_a_request_again_that_is_lost() -> None:
     unkept, page = UnkeptRequests(lambda: 7.0), flight(1, CONFIRM)
     unkept.add(claim(2), page)

@@ -109,14 +109,6 @@ def test_generations_of_one_period_are_told_apart_by_the_order_they_were_opened_
     assert later.estimated_error_rate == pytest.approx(rates[2])
 
 
-def test_blocks_that_rotate_one_after_the_other_are_of_one_period() -> None:
-    rings = [ring.advance(NOW + 1) for ring in filter_of(stagger=True)]
-    later = [ring.advance(NOW + DAY) for ring in rings]
-    info = describe("k", snapshot(later, [{}, {}]))
-    assert [generation.opened for generation in info.generations] == [NOW + DAY, NOW, NOW]
-    assert [g.closes - NOW for g in info.generations] == [2 * DAY, 3 * DAY // 2, DAY // 2]
-
-
 def test_where_all_generations_are_written_the_oldest_is_counted() -> None:
     rings = [ring.advance(NOW + DAY) for ring in filter_of(WRITE_ALL)]
     info = describe("k", snapshot(rings, [{"0.0": 10, "1.0": 1}] * 2))

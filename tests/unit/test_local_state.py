@@ -171,15 +171,6 @@ def test_an_entry_takes_eight_bytes_however_many_are_put_in(capacity: int, clock
     assert capacity <= len(slots) <= capacity + 1
 
 
-def test_what_was_put_in_last_is_always_known(clock: Clock) -> None:
-    known = Known(2, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    for number in range(1_000):
-        known.add(HERE, b"%d" % number)
-        assert known.is_seen(HERE, b"%d" % number)
-        assert not number or known.is_seen(HERE, b"%d" % (number - 1))
-
-
 # -- against a model --
 
 

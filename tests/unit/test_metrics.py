@@ -64,12 +64,6 @@ def test_counters_begin_at_zero_and_gauges_with_their_first_value() -> None:
     assert found == {(name, main): 0 for name in counters} | {daily: 2}
 
 
-@pytest.mark.parametrize("value", ["many", b"1", True, [1], object()])
-def test_what_is_no_number_is_left_out(value: object) -> None:
-    found = read(stats(fill_ratio=value))
-    assert not any(name == "scrapy_bloom_fill_ratio" for name, _ in found)
-
-
 def test_a_crawl_without_the_extra_is_warned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

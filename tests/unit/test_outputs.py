@@ -216,28 +216,6 @@ async def test_an_exception_comes_after_what_was_yielded_before(
     assert lab.scraper.errors == [error]
 
 
-@in_loop
-async def test_what_goes_on_after_an_exception_is_read_to_its_end() -> None:
-    """The iterators of Scrapy's spider middlewares go on after an exception."""
-    lab, first, last = ScraperLab(), link(1), link(2)
-
-    class Odd:
-        outputs = iter([first, ValueError(), last])
-
-        def __iter__(self) -> "Odd":
-            return self
-
-        def __next__(self) -> Any:
-            output = next(self.outputs)
-            if isinstance(output, Exception):
-                raise output
-            return output
-
-    await lab.handle(Odd())
-    assert lab.scraper.flat == [first, last]
-    assert len(lab.scraper.errors) == 1
-
-
 # -- methods of another form --
 
 

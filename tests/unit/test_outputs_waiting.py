@@ -159,20 +159,3 @@ async def test_a_time_out_ends_what_the_callback_waits_for(limit: int) -> None:
     await lab.handle(callback())
     assert lab.scraper.flat == [*[ITEM] * 6, "timed out", "over"]
     assert lab.scraper.errors == []
-
-
-@pytest.mark.usefixtures("short_turns")
-@in_loop
-async def test_a_time_out_that_is_left_before_anything_was_waited_for_is_none() -> None:
-    lab = ScraperLab()
-
-    async def callback() -> AsyncIterator[Any]:
-        async with asyncio.timeout(0):
-            yield ITEM
-            yield ITEM
-        for _ in range(3):
-            await asyncio.sleep(0)
-        yield "over"
-
-    await lab.handle(callback())
-    assert lab.scraper.flat == [ITEM, ITEM, "over"]

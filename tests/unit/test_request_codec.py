@@ -22,24 +22,19 @@ from support.stored_requests import (
     SPIDER,
     URL,
     ChangingRequest,
-    Colour,
     FailingRequest,
-    GreedyRequest,
     Method,
     NeedyRequest,
     Outer,
     Pages,
     PlainRequest,
-    Point,
     Price,
     SlottedRequest,
     Text,
     TokenRequest,
     assert_kept,
     assert_refused,
-    of,
     sample,
-    stored,
 )
 
 from scrapy_bloom.crawl import request_codec
@@ -123,30 +118,6 @@ def test_what_is_too_long_is_refused_before_it_is_written(
 ) -> None:
     monkeypatch.setattr(request_codec, "to_json", None)
     assert_refused(sample(meta={"a": value}), "meta (takes more than 65,536|is .* too large)")
-
-
-def test_a_class_that_changes_its_arguments_does_not_change_the_defaults() -> None:
-    load(stored(_class=of(GreedyRequest)), SPIDER)
-    assert load(stored(), SPIDER).meta == {}
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        sample(callback=SPIDER.parse, headers={"Referer": URL}),
-        sample(callback=SPIDER.parse, encoding="cp1252"),
-        sample(meta={"link_text": Text("a"), "at": [b"a", Colour.RED, (1,)]}),
-        sample(cb_kwargs={"point": Point(1, 2)}),
-    ],
-)
-def test_no_trial_is_needed_for_plain_requests(
-    request_: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: object) -> None:
-        raise AssertionError("read back")
-
-    monkeypatch.setattr(request_codec, "_read", fail)
-    dump(request_, SPIDER)
 
 
 # -- requests as Scrapy makes them --
@@ -294,12 +265,6 @@ def test_a_request_that_its_class_does_not_restore_is_refused(
     request_: Request, reason: str
 ) -> None:
     assert_refused(request_, reason)
-
-
-def test_what_its_class_adds_is_refused_if_it_was_removed() -> None:
-    request = sample(GreedyRequest)
-    del request.meta["seen"]
-    assert_refused(request, "meta would not come back unchanged")
 
 
 def test_a_class_behind_the_name_of_another_is_refused() -> None:

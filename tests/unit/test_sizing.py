@@ -1,8 +1,6 @@
 """Sizing: exact inversion, published values, and what users are told about a plan."""
 
 import math
-import random
-from collections import Counter
 from decimal import Decimal, getcontext
 
 import pytest
@@ -20,8 +18,6 @@ from scrapy_bloom.bloom.model.sizing import (
     layer_bytes,
     layer_capacity,
     layer_error_rate,
-    lost_by_discard,
-    optimal_hashes,
     plan,
     predicted_error_rate,
     required_bits,
@@ -64,14 +60,6 @@ def test_predicted_rate_is_exact(n: int, bits: int, k: int) -> None:
     assert predicted_error_rate(n, bits, k) == pytest.approx(float(exact), rel=1e-11)
 
 
-@given(capacities, rates)
-def test_optimal_hashes_need_the_fewest_bits(n: int, p: float) -> None:
-    best = optimal_hashes(n, p)
-    assume(n > 100)  # tiny filters: rounding up to whole bits decides
-    for k in range(max(1, best - 3), best + 4):
-        assert required_bits(n, p, best) <= required_bits(n, p, k) * (1 + 1e-6) + k
-
-
 @given(
     st.integers(1, 10**7),
     st.floats(1e-9, 0.5),
@@ -91,16 +79,6 @@ def test_plan_keeps_the_error_rate(
     assert full <= share / tested
     assert planned.blocks * planned.block_capacity >= n
     assert planned.memory == blocks * math.ceil(planned.num_bits / 8)
-
-
-def test_default_plan() -> None:
-    """The numbers that the README quotes."""
-    planned = plan(1_000_000, 1e-5)
-    assert (planned.blocks, planned.num_hashes) == (16, 18)
-    assert planned.memory * 8 < 26 * 1_000_000
-    fixed = plan(1_000_000, 1e-5, growing=False)
-    assert (fixed.blocks, fixed.num_hashes) == (16, 17)
-    assert fixed.memory * 8 < 24.5 * 1_000_000
 
 
 def test_counters_take_four_times_the_memory() -> None:
@@ -136,22 +114,6 @@ def test_hardly_any_counter_is_saturated_at_the_load_that_filters_have(
 @pytest.mark.parametrize(("load", "expected"), [(1, 3.0e-13), (10, 0.083458), (60, 1.0)])
 def test_saturated_counters_are_the_tail_of_poisson(load: int, expected: float) -> None:
     assert saturated_counters(load * 1_000, 1_000, 1) / 1_000 == pytest.approx(expected, rel=0.01)
-
-
-def test_a_discard_of_an_absent_url_costs_as_many_others_as_are_alone_at_its_counters() -> None:
-    """Simulated: m counters, n URLs, and absent URLs that test as present."""
-    m, n, k = 400, 60, 4
-    rng, lost, trials = random.Random(3), 0, 0
-    for _ in range(300):
-        urls = [[rng.randrange(m) for _ in range(k)] for _ in range(n)]
-        counters = Counter(place for url in urls for place in url)
-        for _ in range(200):
-            absent = [rng.randrange(m) for _ in range(k)]
-            trials += 1
-            if all(counters[place] for place in absent):
-                left = counters - Counter(absent)
-                lost += sum(not all(left[place] for place in url) for url in urls)
-    assert lost / trials == pytest.approx(lost_by_discard(n, m, k), rel=0.1)
 
 
 def test_blocks_grow_until_a_layer_is_comfortable() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.workers import Process, Worker, may_be_dead, parse_all
+from scrapy_bloom.crawl.workers import Process, Worker, parse_all
 
 FAR = Process("far", 7, "another machine", 99)
 WORKER = Worker("w-1", 1_000, 30.0, FAR)
@@ -115,14 +115,6 @@ def test_a_sign_of_life_is_good_for_two_heartbeats() -> None:
     assert WORKER.silent(1_000 - 61) == 0
     assert WORKER.silent(1_000) == 61
     assert replace(WORKER, until=0).silent(1_000) == 0
-
-
-def test_who_has_not_beaten_since_may_be_dead() -> None:
-    last = WORKER.until - WORKER.life
-    assert may_be_dead(WORKER, last)
-    assert may_be_dead(WORKER, last + 1)
-    assert not may_be_dead(WORKER, last - 1)
-    assert not may_be_dead(replace(WORKER, until=0), last)
 
 
 def test_owners_say_what_they_are_and_whose_spiders() -> None:
