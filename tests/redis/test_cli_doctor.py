@@ -345,3 +345,18 @@ def test_memory_of_a_machine() -> None:
     assert text in problem_of(checks(**small, need=200)["memory"])
     assert checks(**small, need=100)["memory"].state == "fine"
     assert checks()["memory"].state == "unknown"
+
+
+@pytest.mark.usefixtures("saving")
+def test_good_projects_are_not_blamed(doctor: Call) -> None:
+    for settings in (
+        {"BLOOM_ENABLED": False},
+        {"HTTPCACHE_ENABLED": True, "HTTPCACHE_EXPIRATION_SECS": 3600},
+        {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
+        {
+            "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+            "ADDONS": {"scrapy_bloom.Addon": 500},
+        },
+    ):
+        expected = {} if "ADDONS" not in settings else {"dupefilter": 1}
+        assert problems(doctor(**settings)).keys() == expected.keys()

@@ -69,19 +69,6 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     assert everything(client) == before
 
 
-def test_pages_that_are_missing_longest_come_first(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    for place in (3, 1, 2, 0):
-        note(client, f"https://example.com/{'x' * place}", first=1_800_000_000 + place)
-    urls = [f"https://example.com/{'x' * place}" for place in range(4)]
-    assert [page["url"] for page in shop("gone", "--json").json["pages"]] == urls
-    limited = shop("gone", "--json", "--limit", "2").json
-    assert [page["url"] for page in limited["pages"]] == urls[:2]
-    assert limited["gone"] == 4
-    assert "; 2 are not shown (--limit 0 shows all)" in shop("gone", "--limit", "2").out
-
-
 def test_forget_deletes_the_notes(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
     note(client, "https://example.com/a")
     done = shop("gone", "--forget")
@@ -110,3 +97,16 @@ def test_damaged_notes_are_left_out(
     note(client, "https://example.com/a")
     done = shop("gone", "--json")
     assert (done.code, len(done.json["pages"])) == (0, 1)
+
+
+def test_pages_that_are_missing_longest_come_first(
+    shop: Call, bloom: BloomFilter, client: redis.Redis
+) -> None:
+    for place in (3, 1, 2, 0):
+        note(client, f"https://example.com/{'x' * place}", first=1_800_000_000 + place)
+    urls = [f"https://example.com/{'x' * place}" for place in range(4)]
+    assert [page["url"] for page in shop("gone", "--json").json["pages"]] == urls
+    limited = shop("gone", "--json", "--limit", "2").json
+    assert [page["url"] for page in limited["pages"]] == urls[:2]
+    assert limited["gone"] == 4
+    assert "; 2 are not shown (--limit 0 shows all)" in shop("gone", "--limit", "2").out

@@ -2,7 +2,6 @@
 
 import redis
 from support.cli import URLS, Call, Own, Shop, everything, fingerprints, register
-from support.rights import PASSWORD, USER, user_of
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter
@@ -81,18 +80,6 @@ def test_workers(shop: Call, client: redis.Redis) -> None:
 def test_without_filters(shop: Call, client: redis.Redis) -> None:
     client.set("x", "y")
     assert shop("list").out.startswith("0 filters on ")
-
-
-def test_rights_that_are_missing(shop: Call, server: Server, client: redis.Redis) -> None:
-    url = f"unix://{USER}:{PASSWORD}@{server.socket}"
-    BloomFilter(client, "k").open()
-    with user_of(server, "~*", "+@all", "-scan"):
-        done = shop("list", BLOOM_REDIS_URL=url)
-    assert (done.code, done.out) == (2, "")
-    assert "does not let this user do that" in done.err
-    assert "grant what scrapy bloom acl --for crawl,list prints" in done.err
-    with user_of(server, "~{other:*", "+@all"):
-        assert shop("list", "--json", BLOOM_REDIS_URL=url).json["skipped"] == 1
 
 
 def test_of_a_cluster_all_primaries_are_read(

@@ -1,6 +1,5 @@
 """``scrapy bloom metrics``: the gauges of filters, as ``info`` knows them."""
 
-import io
 import sys
 
 import pytest
@@ -85,18 +84,3 @@ def test_without_the_extra_it_says_what_to_install(
     done = shop("metrics")
     assert (done.code, done.out) == (2, "")
     assert 'pip install "scrapy-bloom[metrics]"' in done.err
-
-
-def test_any_key_is_a_label(
-    shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = 'a"b\\ключ'
-    BloomFilter(client, key).open()
-    raw = io.BytesIO()
-    with monkeypatch.context() as patch:
-        # A terminal that has ASCII only.
-        patch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-        shop("metrics", "--key", key)
-        sys.stdout.flush()
-        text = raw.getvalue().decode()
-    assert of(parse(text), key)["exists"] == 1

@@ -227,3 +227,9 @@ def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     BloomFilter(client, f"{KEY}:1-day", window="1 day").open()
     done = recrawl(URL, "https://example.com/list", "--json", **settings)
     assert [one["name"] for one in done.json["urls"]] == ["default", "1-day"]
+
+
+def test_a_url_of_the_window_run_is_refused(recrawl: Call, bloom: BloomFilter) -> None:
+    done = recrawl(URL, BLOOM_RECRAWL_RULES=[("/a", "run")])
+    assert (done.code, done.out) == (1, "")
+    assert f"{URL!r} has the window 'run' by BLOOM_RECRAWL_RULES" in done.err

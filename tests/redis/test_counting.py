@@ -11,14 +11,11 @@ from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.sizing import SATURATED
 from scrapy_bloom.bloom.protocol import claim_protocol, membership
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.membership import (
     NEW,
     SEEN,
     UNCOUNTED,
     UNRECORDED,
-    locate,
-    verdict_on_one,
 )
 
 pytestmark = pytest.mark.each_server
@@ -181,20 +178,6 @@ def test_discards_of_absent_items_hit_others_as_often_as_is_stated(connect: Conn
 # -- generations and layers --
 
 
-def test_memory_is_four_times_that_of_bits_and_so_is_the_limit(
-    connect: Connect, client: redis.Redis
-) -> None:
-    counted = connect(capacity=10_000).info()
-    plain = BloomFilter(client, "p", capacity=10_000, blocks=2)
-    assert counted.counting
-    assert not plain.info().counting
-    assert counted.num_bits == plain.info().num_bits
-    assert counted.memory == pytest.approx(4 * plain.info().memory, rel=1e-3)
-    limit = plain.info().memory + 100
-    with pytest.raises(ConfigurationError, match=f"`max_memory` = {limit:,} is less"):
-        connect(max_memory=limit).open()
-
-
 def test_a_full_layer_that_cannot_grow_counts_nothing_and_hides_nothing(connect: Connect) -> None:
     bloom = connect(blocks=1, capacity=10, growth=0)
     assert add(bloom, *MANY[:10]) == NEW * 10
@@ -214,38 +197,6 @@ def test_what_is_seen_and_has_no_room_grows_the_filter(connect: Connect) -> None
     assert len(bloom.session.held[0].ring.layers) == 3
     assert discard(bloom, *[A] * 20) == PRESENT * 17 + ABSENT * 3
     assert len(bloom) == 1
-
-
-def add_at_once(bloom: BloomFilter, item: bytes) -> Verdict | None:
-    """Add an item as ``run_one`` does first; None if that is not enough."""
-    held, packed = locate(bloom.session, item)
-    assert held is not None
-    reply = bloom._driver.exchange(held.add_one(packed, if_absent=False))
-    assert reply is not None
-    return verdict_on_one(bloom.session, held, reply)
-
-
-@pytest.mark.parametrize("item", [A, b"x"])
-def test_one_addition_in_a_full_layer_is_made_again_when_there_is_room(
-    connect: Connect, item: bytes
-) -> None:
-    bloom = connect(blocks=1, capacity=5)
-    add(bloom, *[A] * 5)
-    assert add_at_once(bloom, item) is None
-    assert add(bloom, item) == (SEEN if item == A else NEW)
-    assert add_at_once(bloom, item) == SEEN
-
-
-def test_a_layer_that_is_nearly_full_is_told(client: redis.Redis) -> None:
-    told: list[str] = []
-    bloom = BloomFilter(
-        client, "k", counting=True, blocks=1, capacity=10, notify=lambda what, _: told.append(what)
-    )
-    add(bloom, *MANY[:7])
-    assert told == []
-    add(bloom, MANY[7])
-    add(bloom, MANY[8])
-    assert told == ["filling"]
 
 
 # -- changes by others, and losses --

@@ -110,14 +110,6 @@ def test_one_that_failed_while_the_clock_was_ahead_is_taken_over(bloom: BloomFil
     assert {one.field for one in page.claims if one.due(page.now, 600) <= page.now} == {field_of(A)}
 
 
-def test_a_reason_is_gone_when_another_worker_has_the_url(bloom: BloomFilter) -> None:
-    claim(bloom, A)
-    fail(bloom, A, reason="HTTP 503")
-    make_due(bloom, A)
-    assert claim(bloom, A, owner=OTHER) == [Verdict.NEW]
-    assert (stored(bloom, A).owner, stored(bloom, A).reason) == (OTHER, "")
-
-
 def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> None:
     claim(bloom, A)
     fail(bloom, A, reason="HTTP 503")

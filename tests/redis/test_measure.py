@@ -83,18 +83,6 @@ def test_nothing_is_recorded(client: redis.Redis) -> None:
     assert {key: client.dump(key) for key in client.keys()} == before
 
 
-@pytest.mark.parametrize(
-    ("probes", "sizes"), [(1, [1]), (8_192, [8_192]), (20_000, [8_192, 8_192, 3_616])]
-)
-def test_it_goes_in_rounds(client: redis.Redis, probes: int, sizes: list[int]) -> None:
-    bloom, told = BloomFilter(client, "shop"), list[int]()
-    bloom.open()
-    before = bloom.round_trips
-    assert bloom.measure(probes, progress=told.append).probes == probes
-    assert told == sizes
-    assert bloom.round_trips - before <= len(sizes) + 2  # and the script is loaded
-
-
 @pytest.mark.parametrize("probes", [0, -1, 1.5, "many", None, True, MAX_PROBES + 1])
 def test_probes_are_a_whole_number(client: redis.Redis, probes: object) -> None:
     with pytest.raises(ConfigurationError, match="probes is how many random items to test"):

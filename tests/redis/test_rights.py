@@ -1,6 +1,5 @@
 """Users who lack rights: refused before anything changes, and by name when a filter is opened."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from support.calls import send
 from support.rights import PASSWORD, USER, Prober, denials, set_user, user_of, without
 from support.servers import Server, contents
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.client.exchanges import Exchanges
 from scrapy_bloom.bloom.errors import RightsError
@@ -362,28 +361,3 @@ def test_other_uses_need_more(server: Server, client: redis.Redis, tmp_path: Pat
             make_user(client, CRAWL, use)
             call()
             assert denials(client) == []
-
-
-def test_missing_rights_are_named_with_asyncio(server: Server, client: redis.Redis) -> None:
-    async def refused(*rules: str) -> str:
-        set_user(client, *rules)
-        url = f"unix://{USER}:{PASSWORD}@{server.socket}"
-        async with redis.asyncio.Redis.from_url(url) as user:
-            opened = AsyncBloomFilter(user, KEY, blocks=1)
-            set_user(client, "~*", "+@all")
-            await opened.open()
-            set_user(client, *rules)
-            with pytest.raises(RightsError) as late:
-                await opened.add_many(items(3, 10))
-            with pytest.raises(RightsError) as early:
-                await AsyncBloomFilter(user, KEY).open()
-        assert PASSWORD not in f"{late.value}{early.value}"
-        return f"{late.value} | {early.value}"
-
-    assert (
-        asyncio.run(refused("~*", "+@all", "-hset")).count("the user 'crawler' may not run HSET")
-        == 2
-    )
-    assert asyncio.run(refused("~x", "+@all")).count("read and write the keys '{k:0}:") == 2
-    assert asyncio.run(refused("~*", "+@all", "-evalsha")).count("'evalsha' command") == 2
-    client.acl_deluser(USER)

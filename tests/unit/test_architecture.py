@@ -21,11 +21,14 @@ from scrapy_bloom.bloom.protocol.scripts import (
 PACKAGE = Path(scrapy_bloom.__file__).parent
 TESTS = Path(__file__).parents[1]
 #: Lines of a file of tests, at most; and those that are longer until they are split.
-MAX_TEST_LINES = 600
+MAX_TEST_LINES = 400
 TO_SPLIT = {
-    "redis/test_filter.py",
-    "redis/test_install.py",
-    "unit/test_ring.py",
+    "crawl/test_crawled.py",
+    "crawl/test_dupefilter.py",
+    "crawl/test_unkept_requests.py",
+    "simulation/mutants.py",
+    "simulation/world.py",
+    "support/odd_site.py",
 }
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a
 #: directory without the directories in it; a file of the top directory stands for itself.
@@ -188,7 +191,7 @@ def test_files_of_tests_are_short() -> None:
         for path in TESTS.rglob("*.py")
         if path.read_text().count("\n") > MAX_TEST_LINES
     }
-    assert long == TO_SPLIT
+    assert long <= TO_SPLIT
 
 
 def test_no_test_imports_from_another_test() -> None:

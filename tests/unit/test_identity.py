@@ -108,10 +108,6 @@ class Keyed:
         return str(request.meta.get(self.key)).encode()
 
 
-class Verbatim(Keyed):
-    key = "verbatim_url"
-
-
 class Headed:
     def fingerprint(self, request: Request) -> bytes:
         return request.headers.get("Accept") or b""
@@ -127,8 +123,3 @@ def test_a_fingerprinter_that_may_look_at_more_has_no_cache(
     if not isinstance(fingerprinter, Own):
         monkeypatch.setattr(identity, "KNOWN", (type(fingerprinter),))
     assert not isinstance(cached(fingerprinter), FingerprintCache)
-
-
-def test_one_that_looks_at_what_is_known_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "KNOWN", (Verbatim,))
-    assert isinstance(cached(Verbatim()), FingerprintCache)

@@ -93,12 +93,6 @@ def test_a_new_filter_is_what_was_asked_for(
     wanted.check(header, "k")  # and is found to be
 
 
-def test_each_new_filter_has_an_id_and_seeds_of_its_own() -> None:
-    first, second = FilterOptions().new_header(STORED), FilterOptions().new_header(STORED)
-    assert first.id != second.id
-    assert set(first.seeds) != set(second.seeds)
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

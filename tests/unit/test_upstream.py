@@ -13,7 +13,6 @@ from tools.upstream.outcomes import (
     read,
 )
 from tools.upstream.projects import SCRAPY
-from tools.upstream.report import lines
 
 OK, BAD = Outcome(PASSED), Outcome(FAILED, "AssertionError")
 
@@ -81,17 +80,3 @@ def test_runs_are_as_known_if_only_known_differences_occur() -> None:
     assert compare({"a": OK}, {"a": BAD, "b": OK}, [by_design], filters=1).is_as_known
     assert not compare({"a": OK}, {"a": BAD}, [], filters=1).is_as_known
     assert not compare({}, {"a": OK}, [by_design], filters=1).is_as_known
-
-
-def test_run_in_which_no_test_opened_a_filter_shows_nothing() -> None:
-    found = compare({}, {"a": OK}, [], filters=0)
-    assert not found.is_as_known
-    assert "NO FILTER WAS MADE" in lines(found)[0]
-
-
-def test_only_the_star_of_a_pattern_is_special() -> None:
-    known = Known(SCRAPY, ("tests/a.py::test[x-*]",), "why")
-    assert known.covers("tests/a.py::test[x-1]")
-    assert not known.covers("tests/a.py::test[y-1]")
-    assert not known.covers("tests/abpy::test[x-1]")
-    assert not known.covers("tests/a.py::test[x-1]::more")
