@@ -93,73 +93,6 @@ def test_the_request_of_a_failed_page_stays_where_another_is_not_kept(bloom: Blo
     assert reassign(bloom, only(bloom)) == {B.hex(): f'{{"url":"{B.hex()}"}}'}
 
 
-# -- other spiders --
-
-PAGE = b"p" * 20
-
-
-def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
-    bloom.open()
-    pages = claim_protocol.scan_all(bloom.run, range(2), 100, tag)
-    return {claim.field: claim for _, page in pages for claim in page.claims}
-
-
-def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
-    request = {A.hex(): f'{{"url":"{A.hex()}"}}'}
-    claim_item(bloom, A, B)
-    for nonce in ("2", "3"):
-        assert claim_item(bloom, A, owner=STRANGER, nonce=nonce) == Verdict.OTHER_SPIDERS
-    assert scan_as(bloom, "stranger").keys() == {A.hex()}
-    assert scan_as(bloom, "the-shop").keys() == {A.hex(), B.hex()}
-    assert claims(bloom)[A.hex()].length == scan_as(bloom, "stranger")[A.hex()].length
-    other = claims(bloom)[B.hex()]
-    assert reassign(bloom, other, owner=STRANGER) == {}, "it has no request there"
-    assert reassign(bloom, claims(bloom)[A.hex()], owner=STRANGER) == request
-    assert claims(bloom)[A.hex()].owner == STRANGER
-    assert reassign(bloom, claims(bloom)[A.hex()], owner=OURS) == request, "the first's is there"
-
-
-def test_a_claim_that_ends_is_left_to_the_spider_that_waits_for_it(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="2")
-    assert release(bloom, A, owner=OURS) == 1
-    left = only(bloom)
-    assert (left.owner, left.was_tried) == ("-stranger", False)
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
-    assert release(bloom, A, owner=STRANGER) == 1
-    assert not claims(bloom)
-
-
-def test_a_claim_keeps_the_requests_of_all_spiders_when_its_page_fails(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="2")
-    release(bloom, A, owner=OURS, failure=NOW)
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
-    release(bloom, A, owner=STRANGER, failure=RetryPolicy("-stranger", 1_000, 1))
-    assert scan_as(bloom, "stranger")[A.hex()].length == 0, "after as many attempts"
-    assert scan_as(bloom, "the-shop")[A.hex()].length > 0
-
-
-def test_a_page_yields_a_link_again_that_another_spider_has_and_that_is_not_kept(
-    bloom: BloomFilter,
-) -> None:
-    claim_item(bloom, A)
-    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="2") == YIELD_AGAIN
-    assert scan_as(bloom, "stranger")[A.hex()].length == 0
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == Verdict.OTHER_SPIDERS
-    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="4") == Verdict.OTHER_SPIDERS
-    assert reassign(bloom, only(bloom), owner="-the-shop") != {}, "it is left to both"
-    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="5") == NEW
-
-
-def test_a_page_that_is_confirmed_ends_what_other_spiders_wait_for(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="2")
-    bloom.run(lambda session: claim_protocol.confirm(session, [A], [OURS]))
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == SEEN
-    assert not claims(bloom)
-
-
 def test_what_is_recorded_cannot_be_claimed(bloom: BloomFilter) -> None:
     bloom.add(A)
     assert claim_item(bloom, A, B) == SEEN + NEW
@@ -387,3 +320,70 @@ def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) 
     held = writer.run(lambda session: claim_protocol.hold(session, items, "me", "2"))
     assert held == {field_of(item) for item in items}
     assert writer.seeds == crawl.seeds
+
+
+# -- other spiders --
+
+PAGE = b"p" * 20
+
+
+def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
+    bloom.open()
+    pages = claim_protocol.scan_all(bloom.run, range(2), 100, tag)
+    return {claim.field: claim for _, page in pages for claim in page.claims}
+
+
+def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
+    request = {A.hex(): f'{{"url":"{A.hex()}"}}'}
+    claim_item(bloom, A, B)
+    for nonce in ("2", "3"):
+        assert claim_item(bloom, A, owner=STRANGER, nonce=nonce) == Verdict.OTHER_SPIDERS
+    assert scan_as(bloom, "stranger").keys() == {A.hex()}
+    assert scan_as(bloom, "the-shop").keys() == {A.hex(), B.hex()}
+    assert claims(bloom)[A.hex()].length == scan_as(bloom, "stranger")[A.hex()].length
+    other = claims(bloom)[B.hex()]
+    assert reassign(bloom, other, owner=STRANGER) == {}, "it has no request there"
+    assert reassign(bloom, claims(bloom)[A.hex()], owner=STRANGER) == request
+    assert claims(bloom)[A.hex()].owner == STRANGER
+    assert reassign(bloom, claims(bloom)[A.hex()], owner=OURS) == request, "the first's is there"
+
+
+def test_a_claim_that_ends_is_left_to_the_spider_that_waits_for_it(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    assert release(bloom, A, owner=OURS) == 1
+    left = only(bloom)
+    assert (left.owner, left.was_tried) == ("-stranger", False)
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
+    assert release(bloom, A, owner=STRANGER) == 1
+    assert not claims(bloom)
+
+
+def test_a_claim_keeps_the_requests_of_all_spiders_when_its_page_fails(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    release(bloom, A, owner=OURS, failure=NOW)
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
+    release(bloom, A, owner=STRANGER, failure=RetryPolicy("-stranger", 1_000, 1))
+    assert scan_as(bloom, "stranger")[A.hex()].length == 0, "after as many attempts"
+    assert scan_as(bloom, "the-shop")[A.hex()].length > 0
+
+
+def test_a_page_yields_a_link_again_that_another_spider_has_and_that_is_not_kept(
+    bloom: BloomFilter,
+) -> None:
+    claim_item(bloom, A)
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="2") == YIELD_AGAIN
+    assert scan_as(bloom, "stranger")[A.hex()].length == 0
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == Verdict.OTHER_SPIDERS
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="4") == Verdict.OTHER_SPIDERS
+    assert reassign(bloom, only(bloom), owner="-the-shop") != {}, "it is left to both"
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="5") == NEW
+
+
+def test_a_page_that_is_confirmed_ends_what_other_spiders_wait_for(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    bloom.run(lambda session: claim_protocol.confirm(session, [A], [OURS]))
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == SEEN
+    assert not claims(bloom)

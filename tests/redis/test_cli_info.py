@@ -1,6 +1,5 @@
 """``scrapy bloom info``: what it says of filters, blocks and generations."""
 
-import re
 from dataclasses import asdict
 from typing import Any
 
@@ -78,17 +77,6 @@ def test_info_measures(shop: Call, client: redis.Redis) -> None:
     assert 0 < measured["low"] < measured["rate"] == measured["seen"] / 2_000 < measured["high"] < 1
     assert "of all new URLs are hidden now" in " ".join(shop("info", "--measure", "9").out.split())
     assert everything(client) == before
-
-
-def test_info_where_runs_tell_the_time(shop: Call, client: redis.Redis) -> None:
-    for run_ in ("a", "b", "c"):
-        BloomFilter(client, KEY, window="3 runs", run=run_).open()
-    rows = [line for line in shop("info").out.splitlines() if re.match(r"20\d\d-", line)]
-    assert [re.split("  +", row.strip())[1:3] for row in rows] == [
-        ["with the next run", "3 runs from now"],
-        ["closed", "2 runs from now"],
-        ["closed", "with the next run"],
-    ]
 
 
 def test_of_a_counting_filter_memory_and_lost_discards_are_told(

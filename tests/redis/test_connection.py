@@ -354,10 +354,6 @@ def test_passwords_and_permissions(any_binary: str) -> None:
         )
 
 
-def test_a_password_nobody_asked_for(server: Server) -> None:
-    assert "has no password set" in explanation(server.url, "PING", password=SECRET)
-
-
 def test_a_wrong_type_and_an_unknown_command(server: Server, client: redis.Redis) -> None:
     client.lpush("k", "v")
     assert "another `key`" in explanation(server.unix_url, "GET", "k")

@@ -25,12 +25,6 @@ from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, R
 pytestmark = pytest.mark.each_server
 
 
-def test_filters_under_different_keys_know_nothing_of_each_other(client: redis.Redis) -> None:
-    first, second = BloomFilter(client, "one"), BloomFilter(client, "two")
-    assert first.add("a")
-    assert second.add("a")
-
-
 def test_contains_takes_one_or_many_and_records_nothing(client: redis.Redis) -> None:
     bloom = small(client)
     assert "a" not in bloom
@@ -339,7 +333,7 @@ def test_looking_changes_nothing(client: redis.Redis) -> None:
     assert everything(client) == before
 
 
-# -- servers that refuse --
+# -- what all calls do, and what none shows --
 
 
 def test_every_public_call_opens_the_filter(client: redis.Redis) -> None:

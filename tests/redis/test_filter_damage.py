@@ -192,6 +192,9 @@ def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(
         bloom.add("a")
 
 
+# -- servers that refuse --
+
+
 def test_out_of_memory_says_so_and_marks_nothing(client: redis.Redis) -> None:
     bloom = small(client)
     bloom.open()
@@ -259,6 +262,9 @@ def test_a_reply_that_is_none_of_ours_is_a_storage_error(
     for call in (lambda: bloom.add("a"), lambda: bloom.add_many(["a"])):
         with pytest.raises(StorageError, match="a script answered"):
             call()
+
+
+# -- full, or looked at --
 
 
 def test_a_full_filter_hides_nothing(client: redis.Redis) -> None:

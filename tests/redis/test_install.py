@@ -291,7 +291,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     assert outcome(client) == "nothing"
 
 
-# -- clients that use the key meanwhile --
+# -- what is left, unfinished or finished --
 
 
 def test_no_header_is_restored_from_what_is_unfinished(client: redis.Redis, put: Put) -> None:

@@ -112,16 +112,6 @@ def without_changed(other: redis.Redis, client: redis.Redis) -> dict[str, Any]:
     return after
 
 
-def test_whatever_lies_under_the_names_is_not_taken_for_the_filters(
-    client: redis.Redis, full: BloomFilter
-) -> None:
-    data, expected = saved(full), comparable(client)
-    for block, name in ((0, "0.0"), (1, "1.0")):
-        client.set(Keys("else").layer(block, name), b"\xff" * 20_000)
-    loaded(client, data, "else")
-    assert comparable(client, "else") == expected
-
-
 def test_a_filter_that_was_deleted_is_loaded_again_as_another_one(
     client: redis.Redis, full: BloomFilter
 ) -> None:

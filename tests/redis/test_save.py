@@ -10,16 +10,15 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.archives import Content, read
-from support.clock import MovedServer
 from support.examples import examples
 from support.saving import KEYS, URLS, make, saved, stored
 from support.servers import Server, contents
 
-from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom import StorageError
 from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras import file as format_
 from scrapy_bloom.bloom.extras.file import MAX_LAYERS, ArchiveWriter
-from scrapy_bloom.bloom.extras.save import Saved, save
+from scrapy_bloom.bloom.extras.save import save
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
@@ -63,25 +62,6 @@ def test_what_is_stored_is_in_the_file_and_nothing_is_changed(
     assert contents(client) == before
     assert read(data) == stored(client)
     assert urls_in(read(data)) >= len(URLS)
-
-
-def test_it_says_what_was_saved_and_how_far_it_is(client: redis.Redis) -> None:
-    bloom = make(client)
-    bloom.extend(URLS)
-    file, told, before = io.BytesIO(), [], client.time()[0]
-    result = bloom.run(
-        lambda session: save(
-            session.keys, ArchiveWriter(file), lambda done, total: told.append((done, total))
-        )
-    )
-    info = bloom.info()
-    assert isinstance(result, Saved)
-    assert (result.count, result.memory, result.lost) == (info.count, info.memory, 0)
-    assert result.header == bloom.header
-    assert before <= result.saved <= client.time()[0]
-    assert [total for _, total in told] == [info.memory] * len(told)
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (info.memory, info.memory)
 
 
 def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Redis) -> None:
@@ -248,17 +228,3 @@ def test_a_filter_of_too_many_layers_is_refused(
     with pytest.raises(ArchiveError, match="a file may hold 3 layers; this filter has 4"):
         saved(bloom)
     assert MAX_LAYERS > 16_384
-
-
-def test_what_has_expired_is_said_to_have_expired(moved: MovedServer) -> None:
-    with moved.client() as server:
-        bloom = BloomFilter(server, "shop", window="2 days", period="1 day", capacity=100)
-        bloom.add("a")
-        for key in server.keys("*:ring") + server.keys("*.[0-9]"):
-            server.delete(key)
-        with pytest.raises(StorageError, match="no filter 'shop' to be saved.* has expired or was"):
-            bloom.save(io.BytesIO())
-        moved.move(10 * 366 * 86_400)
-        assert server.keys() == []
-        with pytest.raises(StorageError, match="no filter 'shop' to be saved.* has expired or was"):
-            bloom.save(io.BytesIO())

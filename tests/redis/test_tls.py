@@ -207,38 +207,30 @@ def test_a_file_that_cannot_be_read() -> None:
         connect("rediss://h?ssl_ca_certs=/proc/self/mem")
 
 
-def test_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("certificate", "key", "password", "parts"),
+    [
+        ("", "own", "", ("ssl_keyfile", "set ssl_certfile, too")),
+        ("own", "", "", ("ssl_certfile", "private key")),
+        ("own", "other", "", ("from which its private key", "mismatch")),
+        ("locked", "locked", "", ("cannot be read", "and ssl_password if it is encrypted")),
+        ("locked", "locked", f"{SECRET}x", ("cannot be read", "and ssl_password if it is")),
+    ],
+)
+def test_keys(
+    tmp_path: Path, certificate: str, key: str, password: str, parts: tuple[str, ...]
+) -> None:
     authority = Authority(tmp_path)
-    own, other = authority.issue("own"), authority.issue("other")
-    locked = authority.issue("locked", password=SECRET)
-    cases: list[tuple[dict[str, object], tuple[str, ...]]] = [
-        ({"ssl_keyfile": own.key}, ("ssl_keyfile", "set ssl_certfile, too")),
-        ({"ssl_certfile": own.certificate}, (f"ssl_certfile '{own.certificate}'", "private key")),
-        (
-            {"ssl_certfile": own.certificate, "ssl_keyfile": other.key},
-            (f"ssl_keyfile '{other.key}', from which its private key", "mismatch"),
-        ),
-        (
-            {"ssl_certfile": own.certificate, "ssl_keyfile": own.certificate},
-            ("private key cannot be read", "give the path of the private key"),
-        ),
-        (
-            {"ssl_certfile": locked.certificate, "ssl_keyfile": locked.key},
-            ("private key cannot be read", "and ssl_password if it is encrypted"),
-        ),
-        (
-            {
-                "ssl_certfile": locked.certificate,
-                "ssl_keyfile": locked.key,
-                "ssl_password": f"{SECRET}x",
-            },
-            ("private key cannot be read", "and ssl_password if it is encrypted"),
-        ),
-    ]
-    for options, parts in cases:
-        query = "&".join(f"{name}={value}" for name, value in options.items())
-        with misconfigured("`url` sets", *parts):
-            connect(f"rediss://h?{query}")
+    issued = {name: authority.issue(name) for name in ("own", "other")}
+    issued["locked"] = authority.issue("locked", password=SECRET)
+    options = {
+        "ssl_certfile": certificate and issued[certificate].certificate,
+        "ssl_keyfile": key and issued[key].key,
+        "ssl_password": password,
+    }
+    query = "&".join(f"{name}={value}" for name, value in options.items() if value)
+    with misconfigured("`url` sets", *parts):
+        connect(f"rediss://h?{query}")
 
 
 def test_ciphers_and_versions_that_openssl_refuses() -> None:

@@ -13,11 +13,7 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
-
-
 OURS, THEIRS = "wthe-shopours", "wthe-shoptheirs"
-
-
 #: A cool-down that lasts, and one that is over at once.
 LATER, NOW = RetryPolicy("-the-shop", 1_000, 3), RetryPolicy("-the-shop", 0, 3)
 

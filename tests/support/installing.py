@@ -23,14 +23,8 @@ from support.calls import send_text
 from support.saving import Between, blocking, watched
 
 T = TypeVar("T")
-
-
 ITEMS = [f"https://example.com/{number}" for number in range(60)]
-
-
 OTHERS = [f"https://example.org/{number}" for number in range(60)]
-
-
 NEW = "{new:*"
 
 

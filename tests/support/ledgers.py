@@ -11,8 +11,6 @@ from scrapy_bloom.bloom.protocol.ledger_protocol import Entries, Kept, MissingPa
 from support.clock import MovedServer
 
 OURS, TAG, GENERATIONS = "w-ours", "shop", 6
-
-
 DUE = partial(ledger_protocol.due, tag=TAG)
 
 

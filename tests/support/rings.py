@@ -20,17 +20,9 @@ from scrapy_bloom.bloom.model.schedule import (
 )
 
 NOW = 1_700_000_000
-
-
 HOUR, DAY, YEAR = 3600, 86_400, 366 * 86_400
-
-
 SEEDS = tuple(range(1, 21))
-
-
 HEADER = Header("0" * 32, 4, SEEDS)
-
-
 ORDERS = [WRITE_NEWEST, WRITE_ALL]
 
 

@@ -1,4 +1,4 @@
-"""Spans and schedules: against a calendar walked by other means, and what users are told."""
+"""Schedules: against a calendar walked by other means, and what users are told."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -67,7 +67,7 @@ def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
     return message, [parse_span("suggestion", text) for text in re.findall(r'"([^"]+)"', told)]
 
 
-# --- spans
+# --- which forget earlier
 
 
 @pytest.mark.parametrize(

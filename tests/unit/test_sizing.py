@@ -81,14 +81,6 @@ def test_plan_keeps_the_error_rate(
     assert planned.memory == blocks * math.ceil(planned.num_bits / 8)
 
 
-def test_counters_take_four_times_the_memory() -> None:
-    bits = plan(1_000_000, 1e-5)
-    counters = plan(1_000_000, 1e-5, counting=True)
-    assert (counters.num_bits, counters.num_hashes) == (bits.num_bits, bits.num_hashes)
-    assert counters.memory == pytest.approx(4 * bits.memory, rel=1e-5)
-    assert [layer_bytes(n, counting=True) for n in (1, 2, 3)] == [1, 1, 2]
-
-
 def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
     bits, counters = (
         default_blocks(10**8, 1e-5, 17, counting=counting) for counting in (False, True)
