@@ -1,9 +1,6 @@
 """``scrapy bloom``: what it prints, changes and returns, in a project and outside."""
 
-import os
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,9 +8,8 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
-from support.cli import KEY, SECRET, URLS, Call, Own, Shop, fingerprints
+from support.cli import KEY, SECRET, URLS, Call, Own, Shop, fingerprints, in_shell
 from support.crawling import run
-from support.polling import PATIENCE
 from support.servers import Server, free_port
 
 from scrapy_bloom import BloomFilter
@@ -83,7 +79,7 @@ def test_logs_are_quiet_unless_asked_for(shop: Call, client: redis.Redis) -> Non
 def test_the_command_is_imported_without_rich() -> None:
     code = "import sys; sys.modules['rich'] = None; import scrapy_bloom.cli.command"
     done = run("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.err) == (0, "")
 
 
 def test_a_key_is_needed_outside_a_project(call: Call) -> None:
@@ -188,33 +184,18 @@ def test_an_interruption_is_no_answer(shop: Call, monkeypatch: pytest.MonkeyPatc
     assert (done.code, done.err) == (2, "scrapy bloom: interrupted\n")
 
 
-def in_shell(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell command where there is no project; ``BLOOM`` stands for the command."""
-    scrapy = f"{sys.executable} -m scrapy bloom"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SCRAPY_")}
-    return subprocess.run(
-        ["bash", "-c", command.replace("BLOOM ", f"{scrapy} ")],
-        cwd=cwd,
-        env={**environment, **env},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-
-
 def test_outside_a_project(client: redis.Redis, server: Server, tmp_path: Path) -> None:
     """Standard input is read; a reader that is gone before anything is printed is no failure."""
     BloomFilter(client, KEY, window="2 months").extend(fingerprints(URLS))
     where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
     lines = "\\n".join([*URLS, "https://new.example"])
     done = in_shell(f"echo -e '{lines}' | BLOOM check - {where}", tmp_path)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "20 of 21 are seen" in done.stdout
+    assert (done.code, done.err) == (1, "")
+    assert "20 of 21 are seen" in done.out
     done = in_shell(f"echo y | BLOOM clear {where}", tmp_path)
-    assert (done.returncode, done.stdout) == (2, ""), "there is no terminal to ask at"
+    assert (done.code, done.out) == (2, ""), "there is no terminal to ask at"
     done = in_shell("BLOOM plan --json | true; echo ${PIPESTATUS[0]}", tmp_path)
-    assert (done.stdout, done.stderr) == ("141\n", "")
+    assert (done.out, done.err) == ("141\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -224,5 +205,5 @@ def test_a_terminal_that_knows_ascii_only_gets_escapes(
     BloomFilter(client, "gr\u00fcn").open()
     where = f"--key gr\u00fcn -s BLOOM_REDIS_URL={server.url}"
     done = in_shell(f"BLOOM check http://\u4f8b/ {where}", tmp_path, PYTHONIOENCODING="ascii")
-    assert "Error" not in done.stderr
-    assert "\\x" in done.stdout or "\\u" in done.stdout
+    assert "Error" not in done.err
+    assert "\\x" in done.out or "\\u" in done.out

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.cli import KEY, URLS, Call, Done, everything, fingerprints
+from support.cli import KEY, URLS, Call, everything, fingerprints, in_shell
 from support.polling import PATIENCE
 from support.servers import Server, contents
 
@@ -100,18 +100,6 @@ def test_more_memory_than_allowed_is_refused(shop: Call, client: redis.Redis, fi
 def scrapy(*arguments: str, server: Server) -> str:
     where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
     return f"{sys.executable} -m scrapy bloom {' '.join(arguments)} {where}"
-
-
-def in_shell(command: str, directory: Path) -> Done:
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def test_from_server_to_server_through_a_pipe(

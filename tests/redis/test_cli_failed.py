@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import pytest
 import redis
 from scrapy import Spider
 from support.cli import KEY, SECRET, Call, Shop, claim, everything, fail
@@ -18,17 +17,6 @@ SHARED: dict[str, Any] = {"BLOOM_KEY": KEY}
 
 class Other(Spider):
     name = "other"
-
-
-@pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
-    return opened(client, KEY)
-
-
-def opened(client: redis.Redis, key: str) -> BloomFilter:
-    bloom = BloomFilter(client, key, blocks=3)
-    bloom.open()
-    return bloom
 
 
 def test_where_nothing_has_failed(shop: Call, bloom: BloomFilter) -> None:
@@ -103,7 +91,7 @@ def test_windows_are_named_if_there_are_several(
 ) -> None:
     windows = {"BLOOM_RECRAWL_RULES": [("/l", "1 day"), ("/unused", "1 week")]}
     fail(bloom, ["https://example.com/a"], seconds=60)
-    fail(opened(client, f"{KEY}:1-day"), ["https://example.com/l"], seconds=30)
+    fail(BloomFilter(client, f"{KEY}:1-day", blocks=3), ["https://example.com/l"], seconds=30)
     pages = shop("failed", "--json", **windows).json["pages"]
     assert [page["name"] for page in pages] == ["1-day", "default"]
     done = shop("failed", **windows)

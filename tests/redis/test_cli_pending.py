@@ -21,13 +21,6 @@ TAG = workers.tag("shop")
 FAILED = f"-{TAG}"
 
 
-@pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
-    bloom = BloomFilter(client, KEY, blocks=3)
-    bloom.open()
-    return bloom
-
-
 def owners(client: redis.Redis) -> Counter[str]:
     claims = [value for key in client.keys("*:claims") for value in client.hvals(key)]
     return Counter(claim.decode().split(" ")[0] for claim in claims)

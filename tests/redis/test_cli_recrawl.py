@@ -44,13 +44,6 @@ def recrawl(call: Call, server: Server) -> Call:
     return recrawl
 
 
-@pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
-    bloom = BloomFilter(client, KEY, blocks=3)
-    bloom.open()
-    return bloom
-
-
 def claims(client: redis.Redis) -> dict[str, str]:
     return {
         field.decode(): value.decode()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
+from support.still_clock import Clock
 
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl.local_state import ANY_AGE, BlockId, LocalState, Reserved
@@ -15,16 +16,6 @@ from scrapy_bloom.fingerprinter import versioned
 HERE, THERE = ("default", 0), ("default", 1)
 NEVER = float("inf")
 FORGET_AFTER = 60.0
-
-
-class Clock:
-    """Shows what it is told."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Known:

@@ -3,6 +3,7 @@
 from typing import cast
 
 import pytest
+from support.still_clock import Clock
 
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.errors import StorageError
@@ -19,13 +20,6 @@ AWAY = StorageError("it is away")
 #: Of one node of a cluster.
 IN_PART = StorageError("it is away")
 IN_PART.slots = frozenset({1})
-
-
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

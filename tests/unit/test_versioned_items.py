@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.still_clock import Clock
 
 from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
 from scrapy_bloom.crawl.sitemaps import (
@@ -72,13 +73,6 @@ def test_versions_are_short_texts(meta: dict[str, Any], version: bytes) -> None:
 
 URL, PAGE = b"u" * 20, ("default", versioned(b"u" * 20, b"1"))
 LINK = ("default", URL)
-
-
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
