@@ -241,7 +241,9 @@ def test_a_lost_reply_of_one_node(make: Make, nodes: list[Server], kind: Kind) -
             assert bloom.add_many(page) == [False] * len(page)
 
 
-def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
+def test_a_node_that_was_killed_and_nodes_that_were_all_restarted(
+    make: Make, own_nodes: list[Server]
+) -> None:
     nodes = own_nodes
     with make(nodes) as bloom:
         bloom.open()
@@ -249,32 +251,21 @@ def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
         ids = bloom.server_id().split(",")
         assert len(ids) == 3
         nodes[1].kill()
-        try:
-            for _ in range(3):
-                with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
-                    bloom.add_many(URLS)
-                results = bloom.results[-1]
-                failures = [reply for reply in results if isinstance(reply, Failure)]
-                assert {failure.address.port for failure in failures} == {nodes[1].port}
-                assert verdicts(results)
+        for _ in range(3):
             with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
-                bloom.server_id()
-        finally:
-            nodes[1].start()
-            wait_for_cluster(nodes)
+                bloom.add_many(URLS)
+            results = bloom.results[-1]
+            failures = [reply for reply in results if isinstance(reply, Failure)]
+            assert {failure.address.port for failure in failures} == {nodes[1].port}
+            assert verdicts(results)
+        with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
+            bloom.server_id()
+        nodes[1].start()
+        wait_for_cluster(nodes)
         new = bloom.add_many(URLS)
         assert 0 < sum(new) < len(URLS)
         assert bloom.add_many(URLS) == [False] * len(URLS)
         assert len(set(bloom.server_id().split(",")) & set(ids)) == 2
-
-
-def test_nodes_that_were_all_restarted_are_found_by_the_same_client(
-    make: Make, own_nodes: list[Server]
-) -> None:
-    nodes = own_nodes
-    with make(nodes) as bloom:
-        bloom.open()
-        assert bloom.add_many(URLS[:PAGE]) == [True] * PAGE
         for node in nodes:
             node.kill()
         with pytest.raises(StorageError):
