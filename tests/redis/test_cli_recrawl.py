@@ -75,12 +75,13 @@ def test_a_url_is_left_with_its_request(
     expected = {"url": URL, "dont_filter": True, "meta": {"bloom_claims": {f"default:{field}": 0}}}
     assert json.loads(request) == expected
     assert item in bloom
-    # Again: the last callback counts.
-    recrawl(URL, "--callback", "parse_item")
-    assert left(client)[URL]["callback"] == "parse_item"
-    done = recrawl(f"{URL}#fragment", "--callback", "parse", "--json")
+    before = left(client)
+    done = recrawl(f"{URL}#fragment", "--json")
     assert [one["state"] for one in done.json["urls"]] == ["due"]
-    assert left(client)[URL]["callback"] == "parse"
+    assert left(client) == before
+    for callback in ("parse_item", "parse"):  # the last one counts
+        recrawl(URL, "--callback", callback)
+        assert left(client)[URL]["callback"] == callback
     project: dict[str, Any] = {"spiders": (Parsing,), "BLOOM_REDIS_URL": server.unix_url}
     (answer,) = call("check", URL, "--json", **project).json["answers"]
     assert answer["state"] == "claimed"

@@ -39,7 +39,7 @@ def valkey(module: str) -> Any:
         (BloomFilter, redis.Redis().pipeline, "Pipeline, which is a pipeline.*use its client"),
         (AsyncBloomFilter, redis.asyncio.Redis().pipeline, "Pipeline, which is a pipeline"),
         (BloomFilter, redis.asyncio.Redis, "which is for asyncio: use AsyncBloomFilter"),
-        (AsyncBloomFilter, redis.Redis, r"which is not for asyncio.*redis\.asyncio\.Redis"),
+        (AsyncBloomFilter, redis.Redis, r"redis\.asyncio\.Redis or .* which is not for asyncio"),
         (BloomFilter, partial(valkey, "valkey"), "of the package valkey; clients of redis work"),
         (AsyncBloomFilter, partial(valkey, "valkey.asyncio"), "of the package valkey"),
     ],

@@ -1,5 +1,6 @@
 """The embedded server: one per directory, stopped by the last user, losing nothing."""
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from support.embedding import alive, client_of, finish, gone, pid_of, start_user
-from support.processes import clean
 
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connection import connect
@@ -19,6 +19,9 @@ from scrapy_bloom.bloom.client.embedded import EmbeddedServer
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 pytestmark = pytest.mark.usefixtures("own_tmp")
+
+#: Its processes have the TMPDIR of the test, unlike those of a fork server.
+spawn = multiprocessing.get_context("spawn")
 
 # -- starting and stopping --
 
@@ -87,8 +90,8 @@ def come_and_go(data_dir: str, name: int, rounds: int) -> None:
 
 
 def test_processes_come_and_go_and_no_write_is_lost(data_dir: Path) -> None:
-    rounds, count = 10, 6
-    with clean.Pool(count) as pool:
+    rounds, count = 10, 4
+    with spawn.Pool(count) as pool:
         pool.starmap(come_and_go, [(str(data_dir), name, rounds) for name in range(count)])
     assert embedded.is_free(data_dir / "server.lock")
     with closing(connect("embedded:", data_dir=data_dir)) as connection:
