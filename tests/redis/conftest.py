@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from scrapy import Spider
 from scrapy.cmdline import execute
 from scrapy.settings import Settings
 from scrapy.utils import log
-from support.cli import Call, Done, Shop
+from support.cli import KEY, Call, Done, Shop
 from support.servers import Server
 
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client import embedded
 
 
@@ -91,6 +93,14 @@ def shop(call: Call, server: Server) -> Call:
         )
 
     return in_shop
+
+
+@pytest.fixture
+def bloom(client: redis.Redis) -> BloomFilter:
+    """The filter of that spider, open."""
+    bloom = BloomFilter(client, KEY, blocks=3)
+    bloom.open()
+    return bloom
 
 
 @pytest.fixture

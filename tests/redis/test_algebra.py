@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import strategies as st
 from support.saving import blocking
 from support.servers import Server
 
@@ -17,7 +16,7 @@ from scrapy_bloom.bloom.extras.algebra import Overlap, Part, overlap, union
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 
-pytestmark = pytest.mark.each_server
+pytestmark = pytest.mark.each_server(others="slow")
 
 T = TypeVar("T")
 #: Fixed, so that a failing example fails again.
@@ -50,28 +49,6 @@ def pair(client: redis.Redis) -> tuple[BloomFilter, BloomFilter]:
 
 
 # -- how many --
-
-
-def test_100_000_items_each_are_compared_within_3_percent(client: redis.Redis) -> None:
-    one = BloomFilter(client, "one", capacity=100_000)
-    two = twin(one, "two")
-    one.extend(items(range(100_000)))
-    two.extend(items(range(70_000, 170_000)))
-    assert one.approx_len() == pytest.approx(100_000, rel=0.01)
-    found = measure(one, two)
-    assert found.union == pytest.approx(170_000, rel=0.03)
-    assert found.intersection == pytest.approx(30_000, rel=0.03)
-
-
-def test_a_filter_that_has_grown_is_estimated_and_not_compared(client: redis.Redis) -> None:
-    one = BloomFilter(client, "one", capacity=500, blocks=2)
-    two = twin(one, "two")
-    one.extend(items(range(4_000)))
-    two.extend(items(range(400)))
-    assert one.info().generations[0].layers > 1
-    assert one.approx_len() == pytest.approx(4_000, rel=0.03)
-    with pytest.raises(FilterMismatchError, match=r"bitmaps of [\d,]+ and of [\d,]+ bits"):
-        measure(one, two)
 
 
 def test_filters_that_count_can_be_estimated_and_compared(client: redis.Redis) -> None:
@@ -114,15 +91,6 @@ def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
     assert 5_000 < one.approx_len() < 20_000
 
 
-def test_estimates_create_nothing_but_the_filters_and_change_nothing(
-    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
-) -> None:
-    before = {key: client.dump(key) for key in client.keys("*[0-9]")}
-    pair[0].approx_len()
-    measure(*pair)
-    assert {key: client.dump(key) for key in client.keys("*[0-9]")} == before
-
-
 # -- filters made of others --
 
 
@@ -136,27 +104,6 @@ def test_a_union_has_what_either_has(pair: tuple[BloomFilter, BloomFilter]) -> N
     assert made.info().generations[0].layers == 1
     # It goes on as any other.
     assert made.add_many(items(range(1_499, 1_501))) == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("options", "numbers", "text"),
-    [
-        ({"growth": 0}, range(1_000, 1_900), "about [0-9,]+ items in a bitmap that takes"),
-        ({}, range(4_000), "none has grown"),
-    ],
-)
-def test_what_has_no_room_in_one_bitmap_is_refused_and_leaves_nothing(
-    client: redis.Redis, options: dict[str, Any], numbers: range, text: str
-) -> None:
-    one = BloomFilter(client, "one", capacity=1_000, blocks=2, **options)
-    two = twin(one, "two")
-    one.extend(items(range(900)))
-    two.extend(items(numbers))
-    with pytest.raises((ConfigurationError, FilterMismatchError), match=text):
-        one.union(two, key="made")
-    with pytest.raises((ConfigurationError, FilterMismatchError), match=text):
-        one.update(two)
-    assert not client.keys("*made*")
 
 
 @pytest.mark.parametrize(
@@ -196,22 +143,6 @@ def test_a_copy_is_the_same_under_another_id(client: redis.Redis) -> None:
     assert "only here" not in one
 
 
-def test_a_filter_is_updated_while_it_is_used(
-    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
-) -> None:
-    one, two = pair
-    worker = BloomFilter(client, "one")
-    worker.open()
-    one.update(two)
-    assert all(worker.contains(items(range(1_500))))
-    assert worker.add_many(items(range(1_499, 1_501))) == [False, True]
-    assert len(one) == pytest.approx(1_501, rel=0.02)
-    before = len(one)
-    one.update(two)
-    assert len(one) == before
-    assert one.info().generations[0].layers == 1
-
-
 def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> None:
     """The bits are set atomically."""
     with server.client() as client:
@@ -245,14 +176,6 @@ def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> Non
         everything = items(range(2_500), range(10_000, 13_000), range(20_000, 23_000))
         assert all(one.contains(everything))
         assert one.approx_len() == pytest.approx(8_500, rel=0.03)
-
-
-def test_a_filter_updated_with_itself_stays_as_it_is(
-    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
-) -> None:
-    before = {key: client.get(key) for key in client.keys("*one:*:0.0")}
-    pair[0].update(pair[0])
-    assert {key: client.get(key) for key in client.keys("*one:*:0.0")} == before
 
 
 @pytest.mark.parametrize(
@@ -317,6 +240,3 @@ def test_filters_may_be_on_different_servers(
         assert not client.keys("*made*")
         pair[0].update(far)
         assert all(pair[0].contains(items(range(1_500))))
-
-
-some = st.sets(st.integers(0, 60), max_size=40)

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 from support.servers import Server
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 
 PATIENCE = 120.0
 URLS = [f"https://example.com/{number}" for number in range(1_000)]
@@ -185,7 +185,7 @@ def test_a_server_that_hangs_is_given_up_by_a_loop_that_is_blocked(
 
 
 def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
+    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
         await bloom.open()
         for number in range(50):
             tasks = [asyncio.ensure_future(bloom.add_many(URLS[:10])) for _ in range(3)]
@@ -197,11 +197,6 @@ def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> N
         assert await bloom.contains(URLS[:10]) == [True] * 10
 
     run(scenario)
-
-
-def test_a_client_that_blocks_is_refused(client: redis.Redis) -> None:
-    with pytest.raises(ConfigurationError, match=r"redis\.asyncio\.Redis"):
-        AsyncBloomFilter(client, "shop")
 
 
 def test_waiting_for_other_tasks_counts_for_the_time_out(run: Run, client: redis.Redis) -> None:

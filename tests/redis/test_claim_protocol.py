@@ -1,18 +1,33 @@
 """Claims on real servers: made once, ended by whoever may, found and taken over."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import redis
+from support.claims import (
+    LATER,
+    NOW,
+    OURS,
+    STRANGER,
+    THEIRS,
+    A,
+    B,
+    C,
+    claim_item,
+    claim_unkept,
+    claims,
+    only,
+    reassign,
+    release,
+)
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, RetryPolicy, StoredClaim
-from scrapy_bloom.bloom.protocol.ring_store import Operation
 
 MINE, MINE_UNKEPT, OTHERS, NEW, SEEN = (
     Verdict.MINE,
@@ -24,60 +39,12 @@ MINE, MINE_UNKEPT, OTHERS, NEW, SEEN = (
 
 pytestmark = pytest.mark.each_server
 
-A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
-OURS, THEIRS = "wthe-shopours", "wthe-shoptheirs"
-#: A cool-down that lasts, and one that is over at once.
 YIELD_AGAIN = Verdict.YIELD_AGAIN
-LATER, NOW = RetryPolicy("-the-shop", 1_000, 3), RetryPolicy("-the-shop", 0, 3)
 
 
 @pytest.fixture
 def bloom(client: redis.Redis) -> BloomFilter:
     return BloomFilter(client, "k", blocks=2, capacity=1_000)
-
-
-def claim_item(bloom: BloomFilter, *items: bytes, owner: str = OURS, nonce: str = "1") -> str:
-    requests = [f'{{"url":"{item.hex()}"}}' for item in items]
-    return "".join(
-        bloom.run(lambda session: claim_protocol.claim(session, items, requests, owner, nonce))
-    )
-
-
-def claim_unkept(bloom: BloomFilter, *items: bytes, page: bytes, owner: str, nonce: str) -> str:
-    """Claim items that a page yielded, without their requests."""
-    texts, pages = [""] * len(items), [field_of(page)] * len(items)
-    claim = claim_protocol.claim
-    return "".join(
-        bloom.run(lambda session: claim(session, items, texts, owner, nonce, pages=pages))
-    )
-
-
-def release(bloom: BloomFilter, *items: bytes, owner: str = "", failure: RetryPolicy | None = None):
-    return bloom.run(lambda session: claim_protocol.release(session, items, owner, failure))
-
-
-def reassign(bloom: BloomFilter, claim: StoredClaim, owner: str = THEIRS) -> dict[str, str]:
-    block = bloom.run(_block_of(claim.field))
-    return bloom.run(lambda session: claim_protocol.reassign(session, block, [claim], owner, "n"))
-
-
-def _block_of(field: str) -> Callable[..., Operation[int]]:
-    def find(session) -> Operation[int]:
-        yield from session.open()
-        return session.hasher.block(bytes.fromhex(field))
-
-    return find
-
-
-def claims(bloom: BloomFilter, count: int = 100) -> dict[str, StoredClaim]:
-    """Return all claims, by field, as a scan shows them."""
-    pages = claim_protocol.scan_all(bloom.run, range(bloom.open().blocks), count)
-    return {claim.field: claim for _, page in pages for claim in page.claims}
-
-
-def only(bloom: BloomFilter) -> StoredClaim:
-    (claim,) = claims(bloom).values()
-    return claim
 
 
 def test_one_claim_is_for_one(bloom: BloomFilter) -> None:
@@ -124,82 +91,6 @@ def test_the_request_of_a_failed_page_stays_where_another_is_not_kept(bloom: Blo
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="2") == NEW
     assert only(bloom).attempt == 1
     assert reassign(bloom, only(bloom)) == {B.hex(): f'{{"url":"{B.hex()}"}}'}
-
-
-# -- other spiders --
-
-#: A worker of another spider.
-STRANGER = "wstrangerone"
-PAGE = b"p" * 20
-
-
-def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
-    bloom.open()
-    pages = claim_protocol.scan_all(bloom.run, range(2), 100, tag)
-    return {claim.field: claim for _, page in pages for claim in page.claims}
-
-
-def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
-    request = {A.hex(): f'{{"url":"{A.hex()}"}}'}
-    claim_item(bloom, A, B)
-    for nonce in ("2", "3"):
-        assert claim_item(bloom, A, owner=STRANGER, nonce=nonce) == Verdict.OTHER_SPIDERS
-    assert scan_as(bloom, "stranger").keys() == {A.hex()}
-    assert scan_as(bloom, "the-shop").keys() == {A.hex(), B.hex()}
-    assert claims(bloom)[A.hex()].length == scan_as(bloom, "stranger")[A.hex()].length
-    other = claims(bloom)[B.hex()]
-    assert reassign(bloom, other, owner=STRANGER) == {}, "it has no request there"
-    assert reassign(bloom, claims(bloom)[A.hex()], owner=STRANGER) == request
-    assert claims(bloom)[A.hex()].owner == STRANGER
-    assert reassign(bloom, claims(bloom)[A.hex()], owner=OURS) == request, "the first's is there"
-
-
-def test_a_claim_that_ends_is_left_to_the_spider_that_waits_for_it(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="2")
-    assert release(bloom, A, owner=OURS) == 1
-    left = only(bloom)
-    assert (left.owner, left.was_tried) == ("-stranger", False)
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
-    assert release(bloom, A, owner=STRANGER) == 1
-    assert not claims(bloom)
-
-
-def test_a_claim_keeps_the_requests_of_all_spiders_when_its_page_fails(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="2")
-    release(bloom, A, owner=OURS, failure=NOW)
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
-    release(bloom, A, owner=STRANGER, failure=RetryPolicy("-stranger", 1_000, 1))
-    assert scan_as(bloom, "stranger")[A.hex()].length == 0, "after as many attempts"
-    assert scan_as(bloom, "the-shop")[A.hex()].length > 0
-
-
-def test_a_page_yields_a_link_again_that_another_spider_has_and_that_is_not_kept(
-    bloom: BloomFilter,
-) -> None:
-    claim_item(bloom, A)
-    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="2") == YIELD_AGAIN
-    assert scan_as(bloom, "stranger")[A.hex()].length == 0
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == Verdict.OTHER_SPIDERS
-    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="4") == Verdict.OTHER_SPIDERS
-    assert reassign(bloom, only(bloom), owner="-the-shop") != {}, "it is left to both"
-    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="5") == NEW
-
-
-def test_a_page_that_is_confirmed_ends_what_other_spiders_wait_for(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="2")
-    bloom.run(lambda session: claim_protocol.confirm(session, [A], [OURS]))
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == SEEN
-    assert not claims(bloom)
-
-
-def test_a_claim_records_nothing(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    assert A not in bloom
-    assert len(bloom) == 0
-    assert bloom.info().claims == 1
 
 
 def test_what_is_recorded_cannot_be_claimed(bloom: BloomFilter) -> None:
@@ -311,10 +202,6 @@ def test_items_of_any_length_have_a_field(bloom: BloomFilter, item: bytes) -> No
     assert release(bloom, item) == 1
 
 
-def test_long_items_have_fields_of_their_own() -> None:
-    assert field_of(b"x" * 33) != field_of(b"x" * 34)
-
-
 def test_many_claims_are_found_page_by_page_and_ended(bloom: BloomFilter) -> None:
     items = [f"{number:020}".encode() for number in range(3_000)]
     assert claim_item(bloom, *items) == NEW * 3_000
@@ -342,7 +229,7 @@ def test_a_damaged_claim_is_told_and_hides_nothing(
     claim_item(bloom, A)
     (key,) = client.keys("*:claims")
     client.hset(key, A.hex(), value)
-    block = int(key.split(b"}")[0].split(b":")[-1])
+    block = int(str(key).split("}")[0].split(":")[-1])
     page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
     assert page.damaged == (A.hex(),)
     assert not page.claims
@@ -362,7 +249,7 @@ def test_a_claim_that_is_far_too_long_is_damaged(
     claim_item(bloom, A)
     (key,) = client.keys("*:claims")
     client.hset(key, A.hex(), b"w n 1 0 " + b"x" * length)
-    block = int(key.split(b"}")[0].split(b":")[-1])
+    block = int(str(key).split("}")[0].split(":")[-1])
     page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
     assert page.damaged == (() if is_read else (A.hex(),))
     assert [claim.length for claim in page.claims] == ([length] if is_read else [])
@@ -391,10 +278,9 @@ def test_claims_and_workers_live_as_long_as_the_ring(
     bloom = BloomFilter(client, "k", window=window, blocks=1)
     claim_item(bloom, A)
     bloom.run(lambda session: worker_protocol.heartbeat(session, "w {}", 60))
-    (ring,) = client.keys("*:ring")
-    (claims_key,), (workers,) = client.keys("*:claims"), client.keys("*:heartbeats")
-    expiry = client.expiretime(ring)
-    assert client.expiretime(claims_key) == client.expiretime(workers) == expiry
+    keys = Keys("k")
+    expiry = client.expiretime(keys.ring(0))
+    assert client.expiretime(keys.claims(0)) == client.expiretime(keys.heartbeats()) == expiry
     assert (expiry == -1) is (window is None)
 
 
@@ -436,112 +322,68 @@ def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) 
     assert writer.seeds == crawl.seeds
 
 
-# -- confirming --
+# -- other spiders --
+
+PAGE = b"p" * 20
 
 
-def confirm(bloom: BloomFilter, *items: bytes, server: str = "") -> list[Verdict]:
-    return bloom.run(
-        lambda session: claim_protocol.confirm(session, items, (OURS, "q"), server=server)
-    )
+def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
+    bloom.open()
+    pages = claim_protocol.scan_all(bloom.run, range(2), 100, tag)
+    return {claim.field: claim for _, page in pages for claim in page.claims}
 
 
-@pytest.mark.parametrize("counting", [False, True])
-def test_a_page_is_recorded_and_its_claim_ended_in_one_round_trip(
-    client: redis.Redis, counting: bool
-) -> None:
-    bloom = BloomFilter(client, "k", capacity=1_000, blocks=1, counting=counting)
-    claim_item(bloom, A, B, b"first")
-    confirm(bloom, b"first")  # the server may not have the script yet
-    before = bloom.round_trips
-    assert confirm(bloom, A) == [Verdict.NEW]
-    assert bloom.round_trips == before + 1
-    assert bloom.contains([A, B]) == [True, False]
-    assert set(claims(bloom)) == {B.hex()}
-
-
-def test_a_page_whose_claim_is_gone_or_has_failed_is_not_recorded(bloom: BloomFilter) -> None:
+def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
+    request = {A.hex(): f'{{"url":"{A.hex()}"}}'}
     claim_item(bloom, A, B)
-    release(bloom, A)
-    release(bloom, B, owner=OURS, failure=NOW)
-    assert confirm(bloom, A, B) == [Verdict.NOT_CLAIMED] * 2
-    assert bloom.contains([A, B]) == [False, False]
-    assert set(claims(bloom)) == {B.hex()}
+    for nonce in ("2", "3"):
+        assert claim_item(bloom, A, owner=STRANGER, nonce=nonce) == Verdict.OTHER_SPIDERS
+    assert scan_as(bloom, "stranger").keys() == {A.hex()}
+    assert scan_as(bloom, "the-shop").keys() == {A.hex(), B.hex()}
+    assert claims(bloom)[A.hex()].length == scan_as(bloom, "stranger")[A.hex()].length
+    other = claims(bloom)[B.hex()]
+    assert reassign(bloom, other, owner=STRANGER) == {}, "it has no request there"
+    assert reassign(bloom, claims(bloom)[A.hex()], owner=STRANGER) == request
+    assert claims(bloom)[A.hex()].owner == STRANGER
+    assert reassign(bloom, claims(bloom)[A.hex()], owner=OURS) == request, "the first's is there"
 
 
-@pytest.mark.parametrize("counting", [False, True])
-def test_a_page_that_another_owner_claims_is_not_recorded(
-    client: redis.Redis, counting: bool
-) -> None:
-    """That worker may wait for a request that the page yielded, and that is not stored."""
-    bloom = BloomFilter(client, "k", capacity=1_000, blocks=1, counting=counting)
-    claim_item(bloom, A, owner=THEIRS)
-    claim_item(bloom, B, owner="q")
-    claim_item(bloom, C, owner=OURS[:-1])
-    assert confirm(bloom, A, B, C) == [Verdict.NOT_CLAIMED, NEW, Verdict.NOT_CLAIMED]
-    assert bloom.contains([A, B, C]) == [False, True, False]
-    assert set(claims(bloom)) == {A.hex(), C.hex()}
-
-
-def test_a_page_that_another_page_has_recorded_is_confirmed(bloom: BloomFilter) -> None:
+def test_a_claim_that_ends_is_left_to_the_spider_that_waits_for_it(bloom: BloomFilter) -> None:
     claim_item(bloom, A)
-    bloom.add(A)
-    assert confirm(bloom, A) == [Verdict.SEEN]
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    assert release(bloom, A, owner=OURS) == 1
+    left = only(bloom)
+    assert (left.owner, left.was_tried) == ("-stranger", False)
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
+    assert release(bloom, A, owner=STRANGER) == 1
     assert not claims(bloom)
 
 
-@pytest.mark.parametrize("counting", [False, True])
-def test_pages_are_confirmed_while_the_filter_grows(client: redis.Redis, counting: bool) -> None:
-    bloom = BloomFilter(client, "k", capacity=100, blocks=1, counting=counting)
-    items = [b"%d" % number for number in range(300)]
-    claim_item(bloom, *items)
-    assert confirm(bloom, *items) == [Verdict.NEW] * 300
-    assert all(bloom.contains(items))
-    assert not claims(bloom)
-
-
-def test_claims_of_pages_that_there_is_no_room_for_are_ended(client: redis.Redis) -> None:
-    bloom = BloomFilter(client, "k", capacity=100, blocks=1, growth=0)
-    items = [b"%d" % number for number in range(150)]
-    claim_item(bloom, *items)
-    assert confirm(bloom, *items).count(Verdict.UNRECORDED) == 50
-    assert not claims(bloom)
-
-
-@pytest.mark.parametrize("counting", [False, True])
-def test_another_process_of_the_server_neither_confirms_nor_ends_claims(
-    client: redis.Redis, counting: bool
-) -> None:
-    """It may have lost the claims of the page's links."""
-    bloom = BloomFilter(client, "k", capacity=1_000, counting=counting)
-    claim_item(bloom, A, B)
-    other = "0" * 40
-    with pytest.raises(RestartedError):
-        confirm(bloom, A, B, server=other)
-    with pytest.raises(RestartedError):
-        bloom.run(lambda session: claim_protocol.release(session, [A], server=other))
-    assert set(claims(bloom)) == {A.hex(), B.hex()}
-    assert bloom.contains([A, B]) == [False, False]
-    # Of a cluster, all primaries are named.
-    assert confirm(bloom, A, server=f"{other},{bloom.server_id()}") == [Verdict.NEW]
-    assert bloom.run(lambda session: claim_protocol.release(session, [B], server=bloom.server_id()))
-    assert not claims(bloom)
-
-
-def test_a_user_who_may_not_identify_the_server_confirms_pages(own_user: redis.Redis) -> None:
-    bloom = BloomFilter(own_user, "k", capacity=1_000)
+def test_a_claim_keeps_the_requests_of_all_spiders_when_its_page_fails(bloom: BloomFilter) -> None:
     claim_item(bloom, A)
-    assert bloom.server_id() == ""
-    assert confirm(bloom, A, server="0" * 40) == [Verdict.NEW]
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    release(bloom, A, owner=OURS, failure=NOW)
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
+    release(bloom, A, owner=STRANGER, failure=RetryPolicy("-stranger", 1_000, 1))
+    assert scan_as(bloom, "stranger")[A.hex()].length == 0, "after as many attempts"
+    assert scan_as(bloom, "the-shop")[A.hex()].length > 0
 
 
-@pytest.fixture
-def own_user(server: Server, client: redis.Redis) -> Iterator[redis.Redis]:
-    """A client of a user without INFO."""
-    client.acl_setuser(
-        "plain", enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-info"]
-    )
-    try:
-        with server.client(username="plain", password="any") as mine:
-            yield mine
-    finally:
-        client.acl_deluser("plain")
+def test_a_page_yields_a_link_again_that_another_spider_has_and_that_is_not_kept(
+    bloom: BloomFilter,
+) -> None:
+    claim_item(bloom, A)
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="2") == YIELD_AGAIN
+    assert scan_as(bloom, "stranger")[A.hex()].length == 0
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == Verdict.OTHER_SPIDERS
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="4") == Verdict.OTHER_SPIDERS
+    assert reassign(bloom, only(bloom), owner="-the-shop") != {}, "it is left to both"
+    assert claim_unkept(bloom, A, page=PAGE, owner=STRANGER, nonce="5") == NEW
+
+
+def test_a_page_that_is_confirmed_ends_what_other_spiders_wait_for(bloom: BloomFilter) -> None:
+    claim_item(bloom, A)
+    claim_item(bloom, A, owner=STRANGER, nonce="2")
+    bloom.run(lambda session: claim_protocol.confirm(session, [A], [OURS]))
+    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == SEEN
+    assert not claims(bloom)

@@ -95,18 +95,6 @@ def test_a_migration_reads_the_set(
     assert denials(client) == []
 
 
-def test_wrong_options_are_refused(shop: Call) -> None:
-    for options, text in (
-        (
-            ("--for", "crawl,fly"),
-            "--for 'fly' is none of crawl, ledger, read, list, delete, export, import, sets",
-        ),
-        (("--user", "a b"), "--user 'a b' has spaces or quotes"),
-    ):
-        done = shop("acl", *options)
-        assert (done.code, text in done.err) == (2, True)
-
-
 def test_it_needs_no_server(call: Call) -> None:
     done = call("acl", "--key", "k", BLOOM_REDIS_URL="redis://127.0.0.1:1")
     assert done.code == 0

@@ -32,17 +32,6 @@ def test_rotate_says_what_it_forgets_and_forgets_that(shop: Call, client: redis.
     assert "1 URL forgotten, 0 remembered" in shop("rotate", "-y").out
 
 
-def test_rotate_under_write_all_forgets_what_only_the_oldest_has(
-    shop: Call, client: redis.Redis
-) -> None:
-    bloom = BloomFilter(client, KEY, window="2 runs", run="a", ring="write-all")
-    bloom.extend(fingerprints(URLS[:5]))
-    bloom.rotate()
-    bloom.extend(fingerprints(URLS[5:8]))
-    assert shop("rotate", "-y", "--json").json["urls_forgotten"] == 5
-    assert len(bloom) == 3
-
-
 def test_rotate_needs_a_window(shop: Call, client: redis.Redis) -> None:
     BloomFilter(client, KEY).open()
     before = everything(client)
@@ -124,18 +113,6 @@ def test_it_says_what_it_deletes_and_deletes_that(
     assert "there is no filter 'shop:bloom'" in done.err
 
 
-def test_the_filter_of_a_window_or_of_another_key(
-    shop: Call, client: redis.Redis, bloom: BloomFilter
-) -> None:
-    BloomFilter(client, f"{KEY}:1-day").open()
-    windows = {"BLOOM_RECRAWL_RULES": [("/list", "1 day")]}
-    assert shop("delete", "--window", "1-day", "-y", **windows).code == 0
-    assert not client.keys(f"{{{KEY}:1-day:*")
-    assert shop("delete", "--key", "other", "-y").code == 0
-    assert not client.keys("{other:*")
-    assert len(bloom) == 20
-
-
 @pytest.mark.parametrize(
     ("key", "field", "value"),
     [("ring", "state", "garbage"), ("header", "format", "99"), ("header", "blocks", "many")],
@@ -148,15 +125,4 @@ def test_what_cannot_be_read_is_deleted_too(
     assert "which cannot be read (cannot use the Redis key" in shop("delete").err
     done = shop("delete", "-y", "--json")
     assert (done.code, done.json["urls_forgotten"]) == (0, None)
-    assert contents(client) == {}
-
-
-@pytest.mark.parametrize("lost", ["{shop:bloom:0}:header", "*ring"])
-def test_what_is_left_of_a_filter_or_of_a_load_is_deleted_too(
-    shop: Call, client: redis.Redis, lost: str
-) -> None:
-    BloomFilter(client, KEY).open()
-    client.delete(*client.keys(lost))
-    assert "is being written, or what is left of one? There is no terminal" in shop("delete").err
-    assert shop("delete", "-y").code == 0
     assert contents(client) == {}

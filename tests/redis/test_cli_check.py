@@ -2,11 +2,9 @@
 
 import time
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 import redis
-from scrapy import Request
 from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints, give
 
 from scrapy_bloom import BloomFilter
@@ -14,18 +12,6 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.cli import check
 from scrapy_bloom.fingerprinter import versioned
-
-
-class OwnFingerprinter:
-    """Takes its crawler, as a fingerprinter may, and ignores the query."""
-
-    @classmethod
-    def from_crawler(cls, crawler: Any) -> "OwnFingerprinter":
-        assert crawler.settings["MARK"] == "yes"
-        return cls()
-
-    def fingerprint(self, request: Request) -> bytes:
-        return request.url.partition("?")[0].encode()
 
 
 def two_generations(client: redis.Redis) -> BloomFilter:
@@ -55,25 +41,6 @@ def test_check_of_two_generations(shop: Call, client: redis.Redis) -> None:
     assert shop("check", *URLS[:4]).code == 0
 
 
-def test_check_says_when_urls_are_new_again(shop: Call, client: redis.Redis) -> None:
-    bloom = BloomFilter(client, KEY, window="3 months")
-    bloom.extend(fingerprints(URLS[:1]))
-    (answer,) = shop("check", URLS[0], "--json").json["answers"]
-    assert answer["until"] == bloom.info().generations[0].forgotten
-    assert answer["until_utc"].endswith("-01T00:00:00Z")
-    assert f"{answer['until_utc'][:10]} 00:00" in shop("check", URLS[0]).out
-
-
-def test_check_of_bloom_keys(shop: Call, client: redis.Redis) -> None:
-    BloomFilter(client, KEY).add(b"bloom_key:sku-1")
-    done = shop("check", "--bloom-key", "sku-1", "--bloom-key", "sku-2", "--json")
-    assert done.code == 1
-    assert [(a["bloom_key"], a["seen"]) for a in done.json["answers"]] == [
-        ("sku-1", True),
-        ("sku-2", False),
-    ]
-
-
 def test_check_of_versions(shop: Call, client: redis.Redis) -> None:
     """Of URLs and keys; an item of the library has none."""
     urls, key = fingerprints(URLS[:2]), b"bloom_key:sku-1"
@@ -88,34 +55,6 @@ def test_check_of_versions(shop: Call, client: redis.Redis) -> None:
     ):
         answers = shop(*asked, *version).json["answers"]
         assert [answer["seen"] for answer in answers] == seen, version
-
-
-def test_a_version_that_no_request_has_is_refused(shop: Call, client: redis.Redis) -> None:
-    done = shop("check", URLS[0], "--bloom-version", "x" * 201)
-    assert done.code == 2
-    assert "--bloom-version is a text of 1 to 200 bytes" in done.err
-
-
-def test_check_of_items_of_the_library(shop: Call, client: redis.Redis) -> None:
-    BloomFilter(client, KEY, fingerprinter="other.Fingerprinter").add_many(["caf\u00e9", URLS[0]])
-    done = shop("check", "--item", "caf\u00e9", "--item", URLS[0], "--item", "tea", "--json")
-    assert (done.code, done.err) == (1, "")
-    assert [(a["item"], a["seen"]) for a in done.json["answers"]] == [
-        ("caf\u00e9", True),
-        (URLS[0], True),
-        ("tea", False),
-    ]
-    assert shop("check", "--item", URLS[0]).code == 0
-
-
-def test_check_uses_the_projects_fingerprinter(shop: Call, client: redis.Redis) -> None:
-    BloomFilter(client, KEY, fingerprinter="other.Fingerprinter").add(b"https://example.com/a")
-    settings = {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter, "MARK": "yes"}
-    done = shop("check", "https://example.com/a?session=1", **settings)
-    assert done.code == 0
-    assert (
-        "fingerprints of 'other.Fingerprinter', and this crawl uses test_cli_check.Own" in done.err
-    )
 
 
 def test_check_reads_any_number_of_urls_from_stdin(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.cli import KEY, URLS, Call, Done, everything, fingerprints
+from support.cli import KEY, URLS, Call, everything, fingerprints, in_shell
+from support.polling import PATIENCE
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter
@@ -57,29 +58,6 @@ def address(bloom: BloomFilter) -> str:
     return f"unix://{path}"
 
 
-def test_as_json(shop: Call, client: redis.Redis, bloom: BloomFilter) -> None:
-    saved = shop("export", "filter", "--json").json
-    assert saved["saved_utc"].startswith("20")
-    assert (saved["key"], saved["name"], saved["file"]) == (KEY, "default", "filter")
-    memory = bloom.info().memory
-    assert (saved["count"], saved["memory"], saved["blocks"]) == (20, memory, 3)
-    assert saved["lost_blocks"] == 0
-    loaded = shop("import", "filter", "--key", "else", "--json").json
-    assert loaded == {**saved, "key": "else"}
-
-
-def test_filters_of_windows_and_other_keys(
-    shop: Call, client: redis.Redis, bloom: BloomFilter
-) -> None:
-    windows = {"BLOOM_RECRAWL_RULES": [("/list", "1 day")]}
-    assert shop("export", "filter", "--window", "1-day", **windows).code == 1
-    assert shop("export", "filter", "--key", KEY).code == 0
-    assert shop("import", "filter", "--window", "1-day", **windows).code == 0
-    assert shop("import", "filter", "--key", "else").code == 0
-    for key in (f"{KEY}:1-day", "else"):
-        assert BloomFilter(client, key).contains(ITEMS) == [True] * 20
-
-
 def test_a_file_that_is_there_is_overwritten_only_by_force(
     shop: Call, client: redis.Redis, bloom: BloomFilter, tmp_path: Path
 ) -> None:
@@ -92,13 +70,6 @@ def test_a_file_that_is_there_is_overwritten_only_by_force(
     assert shop("export", "filter", "--force").code == 0
     assert shop("import", "filter", "--key", "else").code == 0
     assert BloomFilter(client, "else").contains(ITEMS) == [True] * 20
-
-
-def test_lost_bitmaps_are_pointed_out(shop: Call, client: redis.Redis, bloom: BloomFilter) -> None:
-    client.delete("{shop:bloom:1}:0.0")
-    done = shop("export", "filter")
-    assert done.code == 0
-    assert "blocks with lost bitmaps (evicted, deleted), which are empty in the file: 1" in done.err
 
 
 def test_a_key_in_use_is_refused(shop: Call, client: redis.Redis, file: Path) -> None:
@@ -131,18 +102,6 @@ def scrapy(*arguments: str, server: Server) -> str:
     return f"{sys.executable} -m scrapy bloom {' '.join(arguments)} {where}"
 
 
-def in_shell(command: str, directory: Path) -> Done:
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
 def test_from_server_to_server_through_a_pipe(
     client: redis.Redis, server: Server, bloom: BloomFilter, any_binary: str, tmp_path: Path
 ) -> None:
@@ -157,17 +116,6 @@ def test_from_server_to_server_through_a_pipe(
         assert "is in use" in done.err
 
 
-def test_a_pipe_that_is_closed_early_leaves_nothing(
-    server: Server, client: redis.Redis, bloom: BloomFilter, any_binary: str, tmp_path: Path
-) -> None:
-    half = f"{scrapy('export', '-', server=server)} | head -c 700"
-    with Server(any_binary) as target, target.client() as there:
-        done = in_shell(f"{half} | {scrapy('import', '-', server=target)}", tmp_path)
-        assert done.code == 2
-        assert "<stdin> cannot be loaded: at byte " in done.err
-        assert contents(there) == {}
-
-
 def test_on_a_terminal_a_bar_shows_how_far_it_is(
     server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -179,7 +127,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,
             stderr=slave,
-            timeout=60,
+            timeout=PATIENCE,
             check=True,
             env={**os.environ, "TERM": "xterm"},
         )
@@ -188,15 +136,3 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
         shown = os.read(master, 100_000).decode()
         os.close(master)
         assert f"bytes of bitmaps {'saved' if command == 'export' else 'loaded'}" in shown
-
-
-def test_binary_is_not_for_terminals(
-    shop: Call, bloom: BloomFilter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = shop("export", "-", "--json")
-    assert done.code == 2
-    assert "not for --json: name a file" in done.err
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    done = shop("export", "-")
-    assert (done.code, done.out) == (2, "")
-    assert "not for a terminal: name a file" in done.err

@@ -1,19 +1,16 @@
 """``scrapy bloom metrics``: the gauges of filters, as ``info`` knows them."""
 
-import io
 import sys
 
 import pytest
 import redis
-from support.cli import ELSEWHERE, KEY, URLS, Call, claim, everything, fail, fingerprints, register
+from support.cli import KEY, URLS, Call, claim, everything, fail, fingerprints, register
 from support.prometheus import Values, parse
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
 from scrapy_bloom.cli.monitor import GAUGES
-from scrapy_bloom.cli.server import PAGE, living
+from scrapy_bloom.cli.server import PAGE
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.workers import Worker
 
 
 def of(values: Values, key: str = KEY, window: str = "default") -> dict[str, float]:
@@ -21,10 +18,6 @@ def of(values: Values, key: str = KEY, window: str = "default") -> dict[str, flo
     labels = (("key", key), ("window", window))
     prefix = "scrapy_bloom_filter_"
     return {name.removeprefix(prefix): v for (name, pairs), v in values.items() if pairs == labels}
-
-
-def worker(life: int) -> Worker:
-    return Worker(workers.worker_id("shop"), life, 10.0, ELSEWHERE)
 
 
 @pytest.mark.each_server
@@ -84,25 +77,6 @@ def test_each_window_has_its_own_values(shop: Call, client: redis.Redis) -> None
     assert of(only) == {}
 
 
-def test_where_there_is_no_filter(shop: Call, client: redis.Redis) -> None:
-    done = shop("metrics")
-    assert (done.code, done.err) == (1, "")
-    assert of(parse(done.out)) == {"exists": 0}
-    assert client.dbsize() == 0
-
-
-def test_json_has_the_same(shop: Call, client: redis.Redis) -> None:
-    BloomFilter(client, KEY, window="2 days").extend(fingerprints(URLS))
-    values = parse(shop("metrics").out)
-    documents = shop("metrics", "--json").json["metrics"]
-    assert [d["name"] for d in documents] == [f"scrapy_bloom_filter_{name}" for name in GAUGES]
-    assert {
-        (d["name"], tuple(sorted(sample["labels"].items()))): sample["value"]
-        for d in documents
-        for sample in d["samples"]
-    } == values
-
-
 def test_without_the_extra_it_says_what_to_install(
     shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,26 +84,3 @@ def test_without_the_extra_it_says_what_to_install(
     done = shop("metrics")
     assert (done.code, done.out) == (2, "")
     assert 'pip install "scrapy-bloom[metrics]"' in done.err
-
-
-def test_any_key_is_a_label(
-    shop: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = 'a"b\\ключ'
-    BloomFilter(client, key).open()
-    raw = io.BytesIO()
-    with monkeypatch.context() as patch:
-        # A terminal that has ASCII only.
-        patch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-        shop("metrics", "--key", key)
-        sys.stdout.flush()
-        text = raw.getvalue().decode()
-    assert of(parse(text), key)["exists"] == 1
-
-
-def test_of_very_many_workers_some_are_read() -> None:
-    found = [worker(1_000 if number % 4 else 0) for number in range(100)]
-    entries = {one.member: str(one.until) for one in found}
-    assert living(WorkerEntries(500, entries, True, {}, 100, "")) == 75
-    assert living(WorkerEntries(500, entries, True, {}, 4_000, "")) == 3_000
-    assert living(WorkerEntries(500, {}, True, {}, 4_000, "")) == 0

@@ -1,7 +1,5 @@
 """``scrapy bloom migrate``: from Scrapy's requests.seen and from lists of URLs."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,13 +74,6 @@ def test_urls_of_a_pipe(
     assert (done.json["new"], done.json["checked"]) == (300, 300 if verify else 0)
     assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OURS).code == 0
     assert not list(Path.cwd().iterdir())
-
-
-def test_urls_of_a_named_pipe(move: Call, client: redis.Redis) -> None:
-    os.mkfifo("pipe")
-    with subprocess.Popen(["sh", "-c", f"echo {URLS[0]} > pipe"]):
-        done = move("--from-urls", "pipe", "--json")
-    assert (done.code, done.json["new"], done.json["checked"]) == (0, 1, 1)
 
 
 def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: redis.Redis) -> None:

@@ -11,23 +11,14 @@ from support.cli import KEY, Call, Done, Own, Shop, claim, everything, fail, reg
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.request_codec import dump
-from scrapy_bloom.crawl.workers import Process
 
 URL = "https://example.com/"
 REQUEST = dump(Request(URL, meta={"key": "a value"}), None)
 TAG = workers.tag("shop")
 FAILED = f"-{TAG}"
-
-
-@pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
-    bloom = BloomFilter(client, KEY, blocks=3)
-    bloom.open()
-    return bloom
 
 
 def owners(client: redis.Redis) -> Counter[str]:
@@ -56,17 +47,6 @@ def listed(done: Done) -> int:
 
 
 # -- listing --
-
-
-def test_where_there_are_no_claims(shop: Call, bloom: BloomFilter) -> None:
-    done = shop("pending")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.endswith(": 0 claims\n")
-    done = shop("pending", "--json")
-    assert (done.code, done.json["claims"]) == (0, [])
-    done = shop("pending", "--release", "--owner", "x")  # does not ask
-    assert (done.code, done.err) == (0, "")
-    assert ": 0 claims released; " in done.out
 
 
 def test_all_claims_are_listed(shop: Call, client: redis.Redis, every: dict[str, str]) -> None:
@@ -112,13 +92,6 @@ def test_claims_of_an_owner(
     done = shop("pending", "--release", "-y", "--json", option)
     assert (done.code, done.err, done.json["released"]) == (0, "", count)
     assert owners(client).total() == 11 - count
-
-
-def test_requests_that_are_not_kept(shop: Call, bloom: BloomFilter) -> None:
-    claim(bloom, register(bloom), ["a"], "")
-    (one,) = shop("pending", "--json").json["claims"]
-    assert (one["url"], one["field"]) == (None, field_of(b"a"))
-    assert "(its request is not kept)" in shop("pending").out
 
 
 def test_a_shared_filter(call: Call, client: redis.Redis, server: Server) -> None:
@@ -172,37 +145,6 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: redis.Redis) -> N
     assert "\\x1b[31m\\u202e" in done.out
     assert shop("pending", "--release", f"--owner={FAILED}", "-y").code == 0
     assert owners(client).total() == 5
-
-
-HOSTS = ["\x1b[31mred\x07", "a\nb\tc", "\ud800", "[red]x[/]"]
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_absurd_hosts(shop: Call, bloom: BloomFilter, host: str) -> None:
-    claim(bloom, register(bloom, process=Process(host, 1, "", 0)), ["a"])
-    done = shop("pending")
-    assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 3)
-    assert all(character.isprintable() for character in done.out.replace("\n", ""))
-    assert shop("pending", "--json").json["claims"][0]["worker"] == f"{host}:1"
-
-
-def test_claims_of_a_lost_block(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
-    claim(bloom, register(bloom), [str(number) for number in range(30)])
-    client.delete(f"{{{KEY}:1}}:ring")
-    assert listed(shop("pending", "--json")) == 30
-
-
-@pytest.mark.parametrize("key", [f"{{{KEY}:1}}:claims", f"{{{KEY}:0}}:heartbeats"])
-def test_a_key_of_another_type(
-    shop: Call, bloom: BloomFilter, client: redis.Redis, key: str
-) -> None:
-    if "heartbeats" in key:
-        claim(bloom, workers.worker_id("shop"), ["a"])
-    client.lpush(key, "x")
-    done = shop("pending")
-    assert done.code == 2
-    assert "WRONGTYPE" in done.err or repr(key) in done.err
-    assert len(done.err.splitlines()) == 1
 
 
 # -- options --
@@ -270,17 +212,3 @@ def test_a_claim_that_changes_during_release_is_left_alone(
     monkeypatch.setattr(claim_protocol, "scan", scan_slowly)
     assert shop("pending", "--release", "-y", "--owner", owner).code == 0
     assert owners(client) == ({} if what == "settled" else {other: 1})
-
-
-# -- the other subcommands --
-
-
-def test_info_says_how_many_are_pending(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    assert "pending       none" in shop("info").out
-    claim(bloom, register(bloom), ["a", "b"])
-    done = shop("info")
-    assert "pending       2 URLs claimed, not settled yet (scrapy bloom pending lists" in done.out
-    (document,) = shop("info", "--json").json["filters"]
-    assert document["claims"] == 2

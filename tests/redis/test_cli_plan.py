@@ -51,43 +51,6 @@ def test_plan_takes_the_projects_settings_and_options_override_them(shop: Call) 
     assert shop("plan", "--recrawl-after", "never", "--json", **project).json["window"] is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--capacity", "0"], "BLOOM_CAPACITY is the number of URLs"),
-        (["--recrawl-after", "5 months", "--rotate-every", "2 months"], "multiple of the period"),
-        (["--max-memory", "10"], "BLOOM_MAX_MEMORY = 10 is less than"),
-    ],
-)
-def test_plan_of_the_impossible(call: Call, options: list[str], message: str) -> None:
-    done = call("plan", *options)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-
-
-@pytest.mark.parametrize(
-    ("window", "period", "text"),
-    [
-        (None, None, "never"),
-        ("5 months", "1 month", "4 to 5 months later"),
-        ("1 week", "1 week", "at most 1 week later, and at once if the filter rotates in between"),
-        ("1 run", "1 run", "1 run later"),
-        ("6 runs", "2 runs", "5 to 6 runs later"),
-    ],
-)
-def test_when_a_page_is_crawled_again(
-    call: Call, window: str | None, period: str | None, text: str
-) -> None:
-    options = ["--recrawl-after", window, "--rotate-every", period] if window and period else []
-    assert call("plan", "--json", *options).json["recrawl"].startswith(text)
-
-
-def test_missed_pages_are_bounded_by_the_error_rate() -> None:
-    assert wanted(capacity=2000, error_rate=1e-2)["missed_at_most"] == pytest.approx(20)
-    four = wanted(capacity=2000, error_rate=1e-2, window=parse_span("", "4 months"))
-    assert four["missed_at_most"] == pytest.approx(80)
-
-
 @pytest.mark.parametrize("ring", ["write-newest", "write-all"])
 def test_growth_is_what_a_real_filter_does(client: redis.Redis, ring: str) -> None:
     parameters: dict[str, Any] = {"capacity": 500, "error_rate": 1e-2, "blocks": 1}
@@ -122,26 +85,14 @@ def test_growth_ends_at_the_limits() -> None:
 
 def test_a_plan_by_urls_in_all_and_new_ones_a_month(call: Call) -> None:
     options = ("--urls", "10M", "--new-a-month", "500k", "--recrawl-after", "6 months")
-    document = call("plan", "--json", *options).json
+    document = call("plan", "--json", *options, BLOOM_CAPACITY=7).json
     site = document["site"]
-    assert (site["urls"], site["new_a_month"]) == (10_000_000, 500_000)
-    assert site["in_all"] == 13_000_000
-    assert site["at_once"] == 10_500_000
+    assert (site["in_all"], site["at_once"]) == (13_000_000, 10_500_000)
     assert site["capacity"] == document["capacity"] == 2_200_000
     assert document["capacity_in_all"] == 13_200_000
-    expected = wanted(capacity=2_200_000, window=parse_span("", "6 months"))
-    assert document["loads"] == [*expected["loads"]]
     text = call("plan", *options).out
-    for part in (
-        "URLs in all    13,000,000: 10,000,000 now, and 3,000,000 new ones in 6 months",
-        "BLOOM_CAPACITY = 2_200_000 (URLs a generation)",
-        "10,500,000 URLs in one generation, which grows to ",
-        "13,200,000 in 6 generations of 2,200,000",
-        "A filter for 2,200,000 URLs a generation",
-    ):
-        assert part in text
-    # The project's capacity is what is asked for.
-    assert call("plan", "--json", *options, BLOOM_CAPACITY=7).json["capacity"] == 2_200_000
+    assert "URLs in all    13,000,000: 10,000,000 now, and 3,000,000 new ones in 6 months" in text
+    assert "BLOOM_CAPACITY = 2_200_000 (URLs a generation)" in text
 
 
 @pytest.mark.parametrize(
@@ -186,34 +137,3 @@ def test_a_first_crawl_takes_what_is_planned(call: Call, client: redis.Redis) ->
     assert info.memory == site["memory"]
     assert info.capacity_in_all == 3 * site["capacity"]
     assert info.error_bound <= 1e-2
-
-
-def test_a_first_crawl_without_room(call: Call) -> None:
-    options = ("--urls", "1M", "--recrawl-after", "6 months", "--max-memory", "5 MB")
-    done = call("plan", *options)
-    assert "(more than it may take: it forgets early, or records less)" in done.out
-    assert not call("plan", "--json", *options).json["site"]["has_room"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--new-a-month 5", "--new-a-month goes with --urls"),
-        ("--urls 5 --capacity 7", "--capacity and --urls both say how large the filter is"),
-        ("--urls many", "--urls is the URLs of the site in all, a whole number from 1"),
-        ("--urls 5 --new-a-month=-1", "--new-a-month is URLs a month, a whole number from 0"),
-    ],
-)
-def test_sites_that_are_no_sites(call: Call, options: str, message: str) -> None:
-    done = call("plan", *options.split())
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-
-
-def test_plan_says_what_a_ledger_adds(call: Call) -> None:
-    facts = dict(re.findall(r"  (\S.*?)  +(\S.*?) *\n", call("plan").out))
-    assert facts["a ledger"] == "none: nothing is forgotten"
-    done = call("plan", "--recrawl-after", "6 months")
-    facts = dict(re.findall(r"  (\S.*?)  +(\S.*?) *\n", done.out))
-    assert facts["a ledger"].startswith("about 171.7 MiB more at capacity, 30 bytes a URL, and ")
-    assert facts["a ledger"].endswith(" up to 4.7 MiB that is not packed yet (BLOOM_LEDGER)")

@@ -3,13 +3,11 @@
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from scrapy import Spider
-from scrapy.spiders import CrawlSpider
 from support.cli import KEY, SECRET, Call, Own, everything, fingerprints, give
 from support.servers import Server
 
@@ -35,10 +33,6 @@ class Parsing(Spider):
     not_a_method = 7
 
 
-class Following(CrawlSpider):
-    name = "shop"
-
-
 @pytest.fixture
 def recrawl(call: Call, server: Server) -> Call:
     """Calls the subcommand in the project of a spider with callbacks."""
@@ -48,13 +42,6 @@ def recrawl(call: Call, server: Server) -> Call:
         return call("recrawl", *arguments, **given)
 
     return recrawl
-
-
-@pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
-    bloom = BloomFilter(client, KEY, blocks=3)
-    bloom.open()
-    return bloom
 
 
 def claims(client: redis.Redis) -> dict[str, str]:
@@ -72,7 +59,7 @@ def left(client: redis.Redis) -> dict[str, Any]:
 
 
 def test_a_url_is_left_with_its_request(
-    recrawl: Call, bloom: BloomFilter, client: redis.Redis
+    recrawl: Call, call: Call, bloom: BloomFilter, client: redis.Redis, server: Server
 ) -> None:
     (item,) = fingerprints([URL])
     bloom.add(item)
@@ -88,13 +75,16 @@ def test_a_url_is_left_with_its_request(
     expected = {"url": URL, "dont_filter": True, "meta": {"bloom_claims": {f"default:{field}": 0}}}
     assert json.loads(request) == expected
     assert item in bloom
-
-
-def test_the_callback_is_stored(recrawl: Call, bloom: BloomFilter, client: redis.Redis) -> None:
-    recrawl(URL, "--callback", "parse_item")
-    assert left(client)[URL]["callback"] == "parse_item"
-    recrawl(URL, "--callback", "parse")  # again: the last one counts
-    assert left(client)[URL]["callback"] == "parse"
+    before = left(client)
+    done = recrawl(f"{URL}#fragment", "--json")
+    assert [one["state"] for one in done.json["urls"]] == ["due"]
+    assert left(client) == before
+    for callback in ("parse_item", "parse"):  # the last one counts
+        recrawl(URL, "--callback", callback)
+        assert left(client)[URL]["callback"] == callback
+    project: dict[str, Any] = {"spiders": (Parsing,), "BLOOM_REDIS_URL": server.unix_url}
+    (answer,) = call("check", URL, "--json", **project).json["answers"]
+    assert answer["state"] == "claimed"
 
 
 @pytest.mark.parametrize("name", ["nothing", "not_a_method", "__init__", "from_crawler", "closed"])
@@ -107,35 +97,15 @@ def test_a_callback_that_the_spider_lacks_is_refused(
     assert not claims(client)
 
 
-def test_a_spider_without_parse_needs_a_callback(
-    shop: Call, recrawl: Call, bloom: BloomFilter
-) -> None:
-    for callback in ((), ("--callback", "parse")):
-        done = shop("recrawl", URL, *callback)
-        assert (done.code, done.out) == (2, "")
-        assert (
-            "spider 'shop' has no parse: say which method gets the pages with --callback"
-            in done.err
-        )
-    assert recrawl(URL, spiders=(Following,)).code == 0
-    assert recrawl(URL, "--callback", "parse", spiders=(Following,)).code == 2
-
-
 def test_which_spider_must_be_clear(recrawl: Call, bloom: BloomFilter) -> None:
     """Also where all spiders share the filter: only one of them takes the URL over."""
     done = recrawl(URL, spiders=(Parsing, Own), BLOOM_KEY=KEY)
     assert (done.code, done.out) == (2, "")
     assert "--spider (there are: own, shop)" in done.err
     assert recrawl(URL, "--spider", "shop", spiders=(Parsing, Own), BLOOM_KEY=KEY).code == 0
-
-
-def test_there_must_be_urls(recrawl: Call, bloom: BloomFilter, tmp_path: Path) -> None:
     done = recrawl()
     assert done.code == 2
     assert "give URLs to crawl again, a file of them with --file, or --failed" in done.err
-    done = recrawl("--file", str(tmp_path / "nothing"))
-    assert done.code == 2
-    assert "cannot be read" in done.err
 
 
 def test_without_a_filter_nothing_is_made(recrawl: Call, client: redis.Redis) -> None:
@@ -176,15 +146,6 @@ def test_if_one_line_is_wrong_nothing_is_left(
     assert everything(client) == before
 
 
-def test_many_wrong_lines_are_counted(
-    recrawl: Call, bloom: BloomFilter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give(monkeypatch, b"x\n" * 1_000)
-    done = recrawl("--file", "-")
-    assert done.err.count("is no URL") == 20
-    assert "1,000 URLs are wrong" in done.err
-
-
 def test_ten_thousand_urls_take_few_round_trips(
     recrawl: Call,
     bloom: BloomFilter,
@@ -212,16 +173,6 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
     monkeypatch.setattr(BaseDriver, "_replies", counted)
     return lambda: count
-
-
-def test_a_second_call_changes_nothing(
-    recrawl: Call, bloom: BloomFilter, client: redis.Redis
-) -> None:
-    recrawl(URL, "https://example.com/b")
-    before = left(client)
-    done = recrawl(URL, f"{URL}#fragment", "--json")
-    assert [one["state"] for one in done.json["urls"]] == ["due"]
-    assert left(client) == before
 
 
 def test_urls_for_which_there_is_no_room_are_not_left(
@@ -257,12 +208,6 @@ def test_a_server_that_fails_in_between_is_told(
     assert len(left(client)) == 1_000
 
 
-def test_a_url_of_the_window_run_is_refused(recrawl: Call, bloom: BloomFilter) -> None:
-    done = recrawl(URL, BLOOM_RECRAWL_RULES=[("/a", "run")])
-    assert (done.code, done.out) == (1, "")
-    assert f"{URL!r} has the window 'run' by BLOOM_RECRAWL_RULES" in done.err
-
-
 def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     recrawl: Call, bloom: BloomFilter, client: redis.Redis
 ) -> None:
@@ -278,13 +223,7 @@ def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     assert [one["name"] for one in done.json["urls"]] == ["default", "1-day"]
 
 
-def test_pending_and_check_show_what_is_left(
-    recrawl: Call, call: Call, bloom: BloomFilter, server: Server
-) -> None:
-    recrawl(URL)
-    project: dict[str, Any] = {"spiders": (Parsing,), "BLOOM_REDIS_URL": server.unix_url}
-    (claim,) = call("pending", "--json", **project).json["claims"]
-    assert (claim["url"], claim["attempts"], claim["spider"]) == (URL, 0, "shop")
-    assert call("failed", "--json", **project).json["pages"] == []
-    (answer,) = call("check", URL, "--json", **project).json["answers"]
-    assert answer["state"] == "claimed"
+def test_a_url_of_the_window_run_is_refused(recrawl: Call, bloom: BloomFilter) -> None:
+    done = recrawl(URL, BLOOM_RECRAWL_RULES=[("/a", "run")])
+    assert (done.code, done.out) == (1, "")
+    assert f"{URL!r} has the window 'run' by BLOOM_RECRAWL_RULES" in done.err

@@ -61,16 +61,6 @@ def test_numbers_are_those_of_info(shop: Call, client: redis.Redis) -> None:
         assert numbers[name] == [document[name]]
 
 
-def test_measured_rate_is_shown(shop: Call, client: redis.Redis) -> None:
-    bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.5, growth=0)
-    bloom.extend(f"{number}" for number in range(500))
-    numbers = report(shop, "--measure", "2_000").numbers
-    assert numbers["probes"] == [2000]
-    assert numbers["rate"] == [numbers["seen"][0] / 2000]
-    assert 0 < numbers["low"][0] < numbers["rate"][0] < numbers["high"][0] < 1
-    assert "rate" not in report(shop).numbers
-
-
 def test_claims_and_workers_are_counted(shop: Call, client: redis.Redis) -> None:
     bloom = BloomFilter(client, KEY, blocks=3)
     bloom.open()
@@ -99,23 +89,6 @@ def test_failed_and_gone_pages_are_listed(shop: Call, client: redis.Redis) -> No
     assert "HTTP 503https://***@example.com/" in text
     assert SECRET not in text
     assert text.count("https://example.com/gone") == 1
-
-
-def test_a_page_of_no_filter(shop: Call, client: redis.Redis) -> None:
-    done = shop("report", "--html", "-")
-    assert done.code == 1
-    assert "There is no such filter." in Page(done.out).text
-    assert client.dbsize() == 0
-
-
-def test_no_password_is_shown(shop: Call, client: redis.Redis) -> None:
-    BloomFilter(client, KEY).open()
-    client.config_set("requirepass", SECRET)
-    try:
-        report(shop, BLOOM_REDIS_PARAMS={"password": SECRET})
-        assert SECRET not in Path("page.html").read_text()
-    finally:
-        client.config_set("requirepass", "")
 
 
 @pytest.mark.parametrize("options", [["--html", "no/such/page.html"], ["--html", "-", "--json"]])

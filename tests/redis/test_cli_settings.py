@@ -97,44 +97,19 @@ def test_without_a_filter_there_is_nothing_to_show(shop: Call, client: redis.Red
     [
         {"window": "5 months"},
         {"window": "6 months", "period": "2 months"},
-        {"window": "2 days"},
         {"window": "6 runs", "run": "1"},
     ],
 )
-def test_to_forget_earlier_is_refused(
+def test_to_forget_earlier_is_refused_and_the_rest_is_applied(
     client: redis.Redis, stored: BloomFilter, options: dict[str, Any]
 ) -> None:
+    """Which windows forget earlier: unit/test_schedule.py."""
     before = everything(client)
     message = r'is stored with `window` = "6 months" and `period` = "1 month", and .* earlier: set'
     with pytest.raises(FilterMismatchError, match=message):
         BloomFilter(client, KEY, on_difference=EXTEND, **options).open()
     assert everything(client) == before
-
-
-@pytest.mark.parametrize(
-    "options", [{"window": "7 months"}, {"window": "never"}, {"capacity": 5}, {"error_rate": 0.5}]
-)
-def test_what_forgets_nothing_earlier_is_applied(
-    client: redis.Redis, stored: BloomFilter, options: dict[str, Any]
-) -> None:
-    told: list[str] = []
-    bloom = BloomFilter(
-        client, KEY, on_difference=EXTEND, notify=lambda event, _: told.append(event), **options
-    )
-    bloom.open()
-    assert bloom.contains(fingerprints(URLS)) == [True] * len(URLS)
-    assert told == ["changed"]
-    info = stored.info()
-    expected = {name: None if value == "never" else value for name, value in options.items()}
-    assert {name: getattr(info, name) for name in options} == expected
-    if "window" in options:
-        with pytest.raises(FilterMismatchError):
-            BloomFilter(client, KEY, on_difference=EXTEND, window="6 months").open()
-
-
-def test_what_is_kept_is_as_stored(client: redis.Redis, stored: BloomFilter) -> None:
-    BloomFilter(client, KEY, on_difference=KEEP, window="1 day", capacity=5).open()
-    info = stored.info()
-    assert (info.window, info.capacity) == ("6 months", 1000)
-    other = BloomFilter(client, "new", on_difference=KEEP, window="1 day", capacity=5)
-    assert (other.info().window, other.info().capacity) == ("1 day", 5)
+    BloomFilter(client, KEY, on_difference=EXTEND, window="7 months", capacity=5).open()
+    assert (stored.info().window, stored.info().capacity) == ("7 months", 5)
+    BloomFilter(client, KEY, on_difference=KEEP, window="1 day", capacity=6).open()
+    assert (stored.info().window, stored.info().capacity) == ("7 months", 5)

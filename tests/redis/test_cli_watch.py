@@ -57,13 +57,6 @@ def test_it_looks_as_often_as_told_and_changes_nothing(shop: Call, client: redis
     assert second.splitlines()[2].split()[:2] == ["20", "+0"]
 
 
-def test_a_filter_that_is_not_there_yet(shop: Call, client: redis.Redis) -> None:
-    done = shop("watch", "--times", "1")
-    assert done.code == 0
-    assert "no such filter" in done.out
-    assert shop("watch", "--times", "1", "--json").json["filters"][0]["exists"] is False
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,39 +22,33 @@ SECRET = "S3CRET"
 # -- what is refused --
 
 
+def valkey(module: str) -> Any:
+    return pytest.importorskip(module).Valkey()
+
+
 @pytest.mark.parametrize(
-    ("kind", "make"),
+    ("kind", "make", "message"),
     [
-        (BloomFilter, lambda: redis.Redis().pipeline()),
-        (BloomFilter, lambda: redis.Redis().pipeline(transaction=False)),
-        (AsyncBloomFilter, lambda: redis.asyncio.Redis().pipeline()),
+        *(
+            (kind, lambda value=value: value, r"redis\.Redis or|redis\.asyncio\.Redis or")
+            for kind in (BloomFilter, AsyncBloomFilter)
+            for value in (None, "redis://localhost", 5)
+        ),
+        (BloomFilter, lambda: redis.Redis, "which is a class: pass an object of it"),
+        (AsyncBloomFilter, lambda: redis.Redis, "which is a class: pass an object of it"),
+        (BloomFilter, redis.Redis().pipeline, "Pipeline, which is a pipeline.*use its client"),
+        (AsyncBloomFilter, redis.asyncio.Redis().pipeline, "Pipeline, which is a pipeline"),
+        (BloomFilter, redis.asyncio.Redis, "which is for asyncio: use AsyncBloomFilter"),
+        (AsyncBloomFilter, redis.Redis, r"redis\.asyncio\.Redis or .* which is not for asyncio"),
+        (BloomFilter, partial(valkey, "valkey"), "of the package valkey; clients of redis work"),
+        (AsyncBloomFilter, partial(valkey, "valkey.asyncio"), "of the package valkey"),
     ],
 )
-def test_a_pipeline_is_refused_by_name(kind: type, make: Callable[[], Any]) -> None:
-    message = r"client is a redis\..*; got redis\.\S+Pipeline, which is a pipeline.*use its client"
+def test_what_is_no_client_is_refused_by_name(
+    kind: type, make: Callable[[], Any], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         kind(make(), "k")
-
-
-@pytest.mark.parametrize("kind", [BloomFilter, AsyncBloomFilter])
-def test_a_class_is_refused(kind: type) -> None:
-    with pytest.raises(ConfigurationError, match="Redis, which is a class: pass an object of it"):
-        kind(redis.Redis, "k")
-
-
-def test_a_pipeline_of_a_cluster_is_refused_by_name(cluster: redis.RedisCluster) -> None:
-    with pytest.raises(ConfigurationError, match="ClusterPipeline, which is a pipeline"):
-        BloomFilter(cluster.pipeline(), "k")
-
-
-@pytest.mark.parametrize(
-    ("kind", "module"), [(BloomFilter, "valkey"), (AsyncBloomFilter, "valkey.asyncio")]
-)
-def test_a_client_of_the_package_valkey_is_refused_by_name(kind: type, module: str) -> None:
-    client = pytest.importorskip(module).Valkey()
-    message = r"got valkey\.\S+Valkey, which is of the package valkey; clients of redis work"
-    with pytest.raises(ConfigurationError, match=message):
-        kind(client, "k")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1", "ascii", "utf-8-sig", "no-such", None])

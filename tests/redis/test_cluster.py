@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -29,7 +30,7 @@ def test_it_is_the_same_set(cluster: redis.RedisCluster) -> None:
 
 @pytest.mark.parametrize("ring", ["write-newest", "write-all"])
 def test_it_grows_rotates_and_forgets(cluster: redis.RedisCluster, ring: str) -> None:
-    options = {"capacity": 500, "error_rate": 1e-9, "ring": ring}
+    options: dict[str, Any] = {"capacity": 500, "error_rate": 1e-9, "ring": ring}
     bloom = BloomFilter(cluster, "shop", window="2 runs", run="a", **options)
     assert bloom.add_many(URLS) == [True] * 1_000
     assert bloom.info().generations[0].layers >= 2
@@ -40,13 +41,6 @@ def test_it_grows_rotates_and_forgets(cluster: redis.RedisCluster, ring: str) ->
     assert snapshot is not None
     assert len(snapshot.rings) == 16
     assert bloom.find(URLS[0]).seen
-
-
-def test_blocks_are_spread_over_the_nodes(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
-    BloomFilter(cluster, "shop").open()
-    for server in nodes:
-        with server.client() as client:
-            assert 2 <= len(client.keys("*:ring")) <= 10
 
 
 def test_a_node_that_forgot_everything_costs_its_blocks_only(
@@ -76,7 +70,7 @@ def parts(data: bytes) -> list[object]:
 def test_a_filter_moves_between_a_server_and_a_cluster(
     cluster: redis.RedisCluster, client: redis.Redis
 ) -> None:
-    def move(source: redis.Redis, target: redis.Redis, key: str) -> bytes:
+    def move(source: Any, target: Any, key: str) -> bytes:
         file = io.BytesIO()
         BloomFilter(source, "shop").save(file)
         file.seek(0)

@@ -12,7 +12,6 @@ from support.polling import until
 from support.servers import SLOTS, Server, free_port
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
-from scrapy_bloom.bloom.client.clients import connecting
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
@@ -70,17 +69,6 @@ def test_labels_and_databases(cluster: redis.RedisCluster, nodes: list[Server]) 
     for name in ("host", "redis_cls", "startup_nodes"):
         with pytest.raises(ConfigurationError, match=name):
             connect(url, params={name: "x"})
-
-
-def test_connections_are_made_only_where_that_is_allowed(
-    cluster: redis.RedisCluster, nodes: list[Server]
-) -> None:
-    """Its nodes may have names, and resolving knows no time-out."""
-    with closing(connect(f"redis+cluster://127.0.0.1:{nodes[0].port}")) as connection:
-        bloom = BloomFilter(connection.client, "k", label=connection.address)
-        with connecting(allowed=False), pytest.raises(StorageError, match="is not connected"):
-            bloom.open()
-        bloom.open()
 
 
 @pytest.fixture(scope="module")

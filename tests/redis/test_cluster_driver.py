@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -26,7 +25,6 @@ from scrapy_bloom.bloom.client import routes
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.routes import Failure, is_refusal
 from scrapy_bloom.bloom.errors import NotReadyError
-from scrapy_bloom.bloom.protocol.membership import add
 
 URLS = [f"https://example.com/{i}" for i in range(640)]
 #: Links of a page.
@@ -59,8 +57,9 @@ class Either:
         self.driver = bloom._driver
         self.sent: list[list[Any]] = []
         self.results: list[list[Any]] = []
-        self._failure_of_calls = self.driver.failure_of_calls
-        self.driver.failure_of_calls = self._note
+        exchanges = self.driver._exchanges
+        self._failure_of_calls = exchanges.failure_of_calls
+        exchanges.failure_of_calls = self._note
 
     def _note(self, calls: Any, results: Any) -> Any:
         self.sent.append(calls)
@@ -125,31 +124,6 @@ def make(request: pytest.FixtureRequest, cluster: redis.RedisCluster, nodes: lis
     return lambda servers=nodes, **options: kind(servers, {"capacity": 10_000, **options})
 
 
-@in_loop
-async def first_rounds(bloom: BloomFilter, port: int, clients: int) -> None:
-    for number in range(clients):
-        async with async_client(port) as own:
-            drivers = [AsyncDriver(own, "Redis", PATIENCE) for _ in range(4)]
-            pages = [
-                [f"{number}/{page}/{link}".encode() for link in range(PAGE)] for page in range(4)
-            ]
-            # As in a crawl, the rings are known: the first round has calls for all nodes.
-            rounds = [
-                driver.run(add(bloom.session, page))
-                for driver, page in zip(drivers, pages, strict=True)
-            ]
-            for verdicts in await asyncio.gather(*rounds):
-                assert sum(verdict.is_new for verdict in verdicts) >= PAGE - 2
-
-
-def test_the_first_rounds_of_new_clients_succeed(
-    cluster: redis.RedisCluster, nodes: list[Server]
-) -> None:
-    bloom = BloomFilter(cluster, "shop", capacity=100_000)
-    bloom.open()
-    first_rounds(bloom, nodes[0].port, 100)
-
-
 @pytest.mark.parametrize("blocks", [16, 64])
 def test_a_page_is_one_wave(make: Make, blocks: int) -> None:
     with make(blocks=blocks) as bloom:
@@ -177,26 +151,6 @@ def test_slots_move_during_calls(make: Make, nodes: list[Server]) -> None:
             new += PAGE
             assert bloom.add_many(URLS) == [False] * len(URLS)
         moves.join()
-
-
-def test_a_filter_is_opened_while_slots_move(make: Make, nodes: list[Server]) -> None:
-    with make() as bloom:
-        bloom.add_many(URLS)
-
-    def move_all() -> None:
-        for block in range(16):
-            move = SlotMove(nodes, f"{{shop:{block}}}")
-            move.move(move.keys()[0])
-            time.sleep(0.05)
-            move.finish()
-
-    moves = threading.Thread(target=move_all)
-    moves.start()
-    while moves.is_alive():
-        with make() as bloom:
-            bloom.open()
-            assert bloom.add_many(URLS) == [False] * len(URLS)
-    moves.join()
 
 
 def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
@@ -287,29 +241,9 @@ def test_a_lost_reply_of_one_node(make: Make, nodes: list[Server], kind: Kind) -
             assert bloom.add_many(page) == [False] * len(page)
 
 
-@in_loop
-async def name_the_silent_node(port: int, proxy: Proxy, remap: Any) -> None:
-    async with async_client(port, address_remap=remap) as own:
-        bloom = AsyncBloomFilter(own, "shop", capacity=10_000, timeout=PATIENCE)
-        await bloom.add_many(URLS)
-        bloom = AsyncBloomFilter(own, "shop", timeout=TIMEOUT)
-        proxy.fault = Fault(Kind.DROP_REPLY)
-        with pytest.raises(StorageError, match=f"the node 127.0.0.1:{proxy.port} of "):
-            await bloom.add_many(URLS)
-
-
-def test_the_time_out_of_an_operation_names_the_node(
-    cluster: redis.RedisCluster, nodes: list[Server]
+def test_a_node_that_was_killed_and_nodes_that_were_all_restarted(
+    make: Make, own_nodes: list[Server]
 ) -> None:
-    with Proxy(nodes[1].port) as proxy:
-
-        def remap(address: tuple[str, int]) -> tuple[str, int]:
-            return (address[0], proxy.port) if address[1] == nodes[1].port else address
-
-        name_the_silent_node(nodes[0].port, proxy, remap)
-
-
-def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
     nodes = own_nodes
     with make(nodes) as bloom:
         bloom.open()
@@ -317,32 +251,21 @@ def test_a_node_that_was_killed(make: Make, own_nodes: list[Server]) -> None:
         ids = bloom.server_id().split(",")
         assert len(ids) == 3
         nodes[1].kill()
-        try:
-            for _ in range(3):
-                with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
-                    bloom.add_many(URLS)
-                results = bloom.results[-1]
-                failures = [reply for reply in results if isinstance(reply, Failure)]
-                assert {failure.address.port for failure in failures} == {nodes[1].port}
-                assert verdicts(results)
+        for _ in range(3):
             with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
-                bloom.server_id()
-        finally:
-            nodes[1].start()
-            wait_for_cluster(nodes)
+                bloom.add_many(URLS)
+            results = bloom.results[-1]
+            failures = [reply for reply in results if isinstance(reply, Failure)]
+            assert {failure.address.port for failure in failures} == {nodes[1].port}
+            assert verdicts(results)
+        with pytest.raises(StorageError, match=f"the node 127.0.0.1:{nodes[1].port} of "):
+            bloom.server_id()
+        nodes[1].start()
+        wait_for_cluster(nodes)
         new = bloom.add_many(URLS)
         assert 0 < sum(new) < len(URLS)
         assert bloom.add_many(URLS) == [False] * len(URLS)
         assert len(set(bloom.server_id().split(",")) & set(ids)) == 2
-
-
-def test_nodes_that_were_all_restarted_are_found_by_the_same_client(
-    make: Make, own_nodes: list[Server]
-) -> None:
-    nodes = own_nodes
-    with make(nodes) as bloom:
-        bloom.open()
-        assert bloom.add_many(URLS[:PAGE]) == [True] * PAGE
         for node in nodes:
             node.kill()
         with pytest.raises(StorageError):

@@ -1,32 +1,27 @@
 """Several processes at once: who gets "new", and what it costs."""
 
 import asyncio
-import multiprocessing
-import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from support.calls import send
+from support.processes import clean
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.membership import add
-from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS, Operation
+from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
 
-pytestmark = pytest.mark.each_server
+pytestmark = pytest.mark.each_server(others="slow")
 
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
-#: Processes are forked from one without connections, which a child would share.
-clean = multiprocessing.get_context("forkserver")
-clean.set_forkserver_preload(["scrapy_bloom"])
 
 
 def claim_in_lock_step(url: str, barrier: Barrier) -> list[bool]:
@@ -44,7 +39,7 @@ def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
     """Claim the same items as the others, in another order, of a filter that is much too small."""
     with redis.Redis.from_url(url) as client:
         told: list[str] = []
-        options = {"capacity": 50, "error_rate": 1e-9, "blocks": 2}
+        options: dict[str, Any] = {"capacity": 50, "error_rate": 1e-9, "blocks": 2}
         bloom = BloomFilter(client, "g", notify=lambda what, _: told.append(what), **options)
         turn = barrier.wait() * len(URLS) // PROCESSES
         order = [*range(turn, len(URLS)), *range(turn)]
@@ -52,7 +47,7 @@ def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
         return [verdicts[i] for i in range(len(URLS))], told.count(GROWN), bloom.unrecorded
 
 
-def run(function: object, url: str, processes: int = PROCESSES) -> list:
+def run(function: Callable[..., Any], url: str, processes: int = PROCESSES) -> list[Any]:
     with clean.Manager() as manager, clean.Pool(processes) as pool:
         barrier = manager.Barrier(processes)
         return pool.starmap(function, [(url, barrier)] * processes)
@@ -101,9 +96,9 @@ def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
 
 
 def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
-    client: redis.Redis,
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
+    options: dict[str, Any] = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
     bloom, other = (BloomFilter(client, "k", **options) for _ in range(2))
     bloom.open()
     driver, rounds = bloom._driver, 0
@@ -117,54 +112,11 @@ def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
                 other.add_many([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer
         return replies(calls)
 
-    driver._replies = after_the_other
+    monkeypatch.setattr(driver, "_replies", after_the_other)
     items = [f"item {n}" for n in range(400)]
     assert bloom.add_many(items) == [True] * len(items)
     assert rounds > 2 * MAX_ROUNDS
     assert other.add_many(items) == [False] * len(items)
-
-
-def alternate(blooms: Sequence[BloomFilter], operations: Sequence[Operation], order: int) -> list:
-    """Run operations of as many clients, whose round trips alternate in random order."""
-    randoms, results = random.Random(order), [None] * len(blooms)
-    calls = {n: next(steps) for n, steps in enumerate(operations)}
-    while calls:
-        for n in randoms.sample(sorted(calls), len(calls)):
-            replies = send(blooms[n]._driver, calls[n])
-            try:
-                calls[n] = operations[n].send(replies)
-            except StopIteration as stop:
-                del calls[n]
-                results[n] = stop.value
-    return results
-
-
-def test_a_filter_can_be_read_while_many_rotate_it_and_change_its_settings(
-    client: redis.Redis,
-) -> None:
-    def change(bloom: BloomFilter) -> Operation[None]:
-        for _ in range(5):
-            bloom.session._is_applied = bloom.session._is_configured = False
-            bloom.session.held.clear()
-            yield from bloom.session.open()
-            yield from bloom.session.rotate()
-
-    def search(bloom: BloomFilter) -> Operation[list]:
-        infos = []
-        for _ in range(10):
-            infos.append((yield from bloom.session.read()))
-            yield from bloom._find(["some", "other", "items"])
-        return infos
-
-    options = {"period": "1 day", "error_rate": 1e-3, "seeds": 3, "blocks": 16}
-    blooms = [
-        BloomFilter(client, "k", window=f"{days} days", capacity=100 * days, **options)
-        for days in range(2, 12)
-    ]
-    blooms[0].open()
-    operations = [change(bloom) for bloom in blooms[:6]] + [search(bloom) for bloom in blooms[6:]]
-    infos = alternate(blooms, operations, order=1)[6:]
-    assert all(info.header.blocks == 16 for all_of_one in infos for info in all_of_one)
 
 
 # -- one driver for several tasks --

@@ -29,7 +29,7 @@ from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 
 NEW, SEEN = Verdict.NEW, Verdict.SEEN
 
-pytestmark = pytest.mark.each_server
+pytestmark = pytest.mark.each_server(others="slow")
 
 KEY = "model"
 #: Generations that are remembered.
@@ -184,5 +184,5 @@ def test_the_filter_is_a_multiset(client: redis.Redis) -> None:
 
     run_state_machine_as_test(
         Machine,
-        settings=examples(60, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
+        settings=examples(30, stateful_step_count=25, suppress_health_check=list(HealthCheck)),
     )

@@ -8,10 +8,10 @@ import redis
 from support.calls import send
 from support.servers import Server
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.protocol import deletion
 
-pytestmark = pytest.mark.each_server
+pytestmark = pytest.mark.each_server(others="slow")
 
 URLS = [f"https://example.com/{number}" for number in range(300)]
 
@@ -20,19 +20,8 @@ def stored(client: redis.Redis) -> set[str]:
     return {key.decode() for key in client.scan_iter(count=1_000)}
 
 
-def some(client: redis.Redis, key: str = "shop", **options: Any) -> BloomFilter:
+def some(client: Any, key: str = "shop", **options: Any) -> BloomFilter:
     return BloomFilter(client, key, **{"capacity": 1_000, "blocks": 3, **options})
-
-
-# -- keys --
-
-
-@pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
-def test_all_its_keys_are_known(client: redis.Redis, options: dict[str, Any]) -> None:
-    bloom = some(client, **options)
-    bloom.extend(URLS)
-    assert len(bloom.keys()) == len(set(bloom.keys()))
-    assert set(bloom.keys()) == stored(client)
 
 
 # -- delete --
@@ -49,27 +38,6 @@ def test_a_deleted_filter_leaves_nothing(client: redis.Redis, options: dict[str,
     assert stored(client) == before
     assert bloom.delete() is False
     assert all(other.contains(URLS))
-
-
-def test_a_deleted_filter_is_created_anew_with_other_seeds(client: redis.Redis) -> None:
-    bloom = some(client)
-    bloom.add("a")
-    seeds = bloom.seeds
-    bloom.delete()
-    assert bloom.look() is None
-    assert "a" not in bloom
-    assert bloom.seeds != seeds
-    assert bloom.add("a")
-
-
-def test_another_client_finds_a_deleted_filter_empty_and_goes_on(client: redis.Redis) -> None:
-    first, second = some(client), some(client)
-    first.extend(URLS)
-    second.open()
-    first.delete()
-    assert not any(second.contains(URLS))
-    assert second.extend(URLS) == len(URLS)
-    assert all(first.contains(URLS))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +81,7 @@ def test_what_cannot_be_read_can_be_deleted(
     assert some(client).add("a")
 
 
-@pytest.mark.parametrize("key", ["shop", "sh?p", "*", "[shop]", "s\\hop", "sho\u0440", "shop:1"])
+@pytest.mark.parametrize("key", ["sh?p", "[shop]", "s\\hop", "shop:1"])
 def test_bitmaps_of_rings_that_cannot_be_read_go_and_no_other_keys(
     client: redis.Redis, key: str
 ) -> None:
@@ -124,7 +92,7 @@ def test_bitmaps_of_rings_that_cannot_be_read_go_and_no_other_keys(
     client.mset(
         {f"{{{key}:1}}:{name}": "mine" for name in ("mine", "0.0.0", "x0.0", "0.", "load:x")}
     )
-    client.mset({f"of somebody else {number}": "" for number in range(5_000)})
+    client.mset({f"of somebody else {number}": "" for number in range(2_000)})
     before = stored(client)
     bloom = some(client, key, capacity=10, window="5 days", period="1 day")
     bloom.extend(URLS)
@@ -207,31 +175,3 @@ def test_it_can_be_deleted_while_others_use_it(client: redis.Redis, server: Serv
     assert not errors
     some(client).delete()
     assert stored(client) == set()
-
-
-# -- what is known of it --
-
-
-def test_what_it_is_made_of_can_be_read(client: redis.Redis) -> None:
-    bloom = some(client, seeds=[5, 7, 11])
-    with pytest.raises(ConfigurationError, match="not open yet"):
-        bloom.seeds  # noqa: B018 - it raises
-    bloom.open()
-    assert bloom.seeds == (5, 7, 11)
-    assert bloom.num_hashes == 3
-    assert bloom.blocks == 3
-    assert bloom.num_bits == bloom.info().num_bits > 0
-
-
-def test_as_many_bits_are_reported_as_there_are(client: redis.Redis) -> None:
-    bloom = some(client, capacity=10, window="5 months")
-    bloom.extend(URLS)
-    bitmaps = [key for key in bloom.keys() if key.rpartition(":")[2][0].isdigit()]
-    assert (
-        bloom.num_bits <= 8 * sum(map(client.strlen, bitmaps)) < bloom.num_bits + 8 * len(bitmaps)
-    )
-
-
-def test_clients_are_not_mixed_up(client: redis.Redis) -> None:
-    with pytest.raises(ConfigurationError, match="which is not for asyncio"):
-        AsyncBloomFilter(client, "shop")

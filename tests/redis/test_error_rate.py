@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.model.hashing import Hasher
 from scrapy_bloom.bloom.model.sizing import optimal_hashes
 
 CAPACITY = 200_000
-PROBES = 1_000_000
+PROBES = 400_000
 CHUNK = 50_000
 SEEDS = [5, 7, 11, 13, 31, 37, 61]
 

@@ -117,16 +117,6 @@ def test_an_interruption_between_command_and_reply_leaves_no_reply_behind(
     assert echo(exchanger, "later")
 
 
-@pytest.mark.parametrize("words", [("NO-SUCH-COMMAND",), ("EVALSHA", "0" * 40, 0), ("GET",)])
-def test_a_refusal_is_a_whole_reply(exchanger: Exchanger, words: tuple[str | int, ...]) -> None:
-    assert echo(exchanger, "first")
-    before = exchanger.exchange(frame("CLIENT", "ID"))
-    with pytest.raises(redis.ResponseError):
-        exchanger.exchange(frame(*words))
-    assert exchanger.exchange(frame("CLIENT", "ID")) == before
-    assert echo(exchanger, "after")
-
-
 def test_threads_do_not_share_a_connection(exchanger: Exchanger) -> None:
 
     def repeat(name: str) -> bool:
@@ -199,15 +189,6 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(
         assert not bloom.add("b")
 
 
-def test_a_key_of_another_type_is_named(server: Server, client: redis.Redis, keeps: bool) -> None:
-    with filter_at(server.url, keeps=keeps) as bloom:
-        bloom.add("a")
-        client.delete("{k:0}:0.0")
-        client.lpush("{k:0}:0.0", "x")
-        with pytest.raises(StorageError, match=r"'\{k:0\}:0.0' holds a list"):
-            bloom.add("b")
-
-
 # -- connections --
 
 
@@ -234,13 +215,6 @@ def test_a_pool_of_one_connection_is_enough(
             assert bloom.server_id()
 
 
-def test_what_is_kept_is_closed_with_the_client(server: Server, client: redis.Redis) -> None:
-    with filter_at(server.url) as bloom:
-        assert bloom.add("a")
-        assert len(bloom._driver._exchanger._kept) == 1
-    assert bloom._driver._exchanger._kept[0]._sock is None
-
-
 def test_unusual_clients_are_used_too(
     server: Server, client: redis.Redis, cluster: redis.RedisCluster
 ) -> None:
@@ -253,31 +227,3 @@ def test_unusual_clients_are_used_too(
             assert bloom.add(str(make))
             assert not bloom.add(str(make))
     assert BloomFilter(cluster, "k").add("a")
-
-
-# -- polling --
-
-
-def test_only_a_server_that_replies_soon_is_polled(
-    exchanger: Exchanger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert echo(exchanger, "first")
-    polls: list[bool] = []
-    can_read = AbstractConnection.can_read
-
-    def counted(self: AbstractConnection, *args: Any, **options: Any) -> bool:
-        found = bool(can_read(self, *args, **options))
-        polls.append(found)
-        return found
-
-    monkeypatch.setattr(AbstractConnection, "can_read", counted)
-    exchanger._is_near = False
-    exchanger.exchange(frame("BLPOP", "nothing", "0.05"))
-    assert not exchanger._is_near
-    assert polls == [False]  # before the command: has the server closed the connection?
-    exchanger._is_near = True
-    started = time.perf_counter()
-    exchanger.exchange(frame("BLPOP", "nothing", "0.05"))
-    assert time.perf_counter() - started >= 0.05
-    assert not exchanger._is_near
-    assert not any(polls)

@@ -79,14 +79,6 @@ def test_a_stored_reason_can_be_read(reason: str) -> None:
     assert claim.reason == text or len(encoded) > ledger_protocol.MAX_REASON - 12
 
 
-def test_each_url_has_its_own_reason(bloom: BloomFilter) -> None:
-    claim(bloom, A, B, C)
-    reasons = {field_of(A): "HTTP 500", field_of(C): "HTTP 403"}
-    policy = RetryPolicy(FAILED, 600, 5, reasons)
-    bloom.run(lambda session: claim_protocol.release(session, [A, B, C], WORKER, policy))
-    assert [stored(bloom, item).reason for item in (A, B, C)] == ["HTTP 500", "", "HTTP 403"]
-
-
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_url_that_failed_while_the_clock_was_ahead_is_due(
     bloom: BloomFilter, is_kept: bool
@@ -116,14 +108,6 @@ def test_one_that_failed_while_the_clock_was_ahead_is_taken_over(bloom: BloomFil
     assert bloom.run(take) == {}
     assert bloom.run(partial(take, cooldown=600)) == {field_of(A): REQUEST}
     assert {one.field for one in page.claims if one.due(page.now, 600) <= page.now} == {field_of(A)}
-
-
-def test_a_reason_is_gone_when_another_worker_has_the_url(bloom: BloomFilter) -> None:
-    claim(bloom, A)
-    fail(bloom, A, reason="HTTP 503")
-    make_due(bloom, A)
-    assert claim(bloom, A, owner=OTHER) == [Verdict.NEW]
-    assert (stored(bloom, A).owner, stored(bloom, A).reason) == (OTHER, "")
 
 
 def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> None:

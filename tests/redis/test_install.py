@@ -2,57 +2,43 @@
 
 import asyncio
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from types import coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from support.calls import send_text
-from support.examples import examples
-from support.saving import Between, blocking, watched
+from support.installing import (
+    ITEMS,
+    NEW,
+    OTHERS,
+    check_clean,
+    check_free,
+    file_of,
+    make,
+    outcome,
+    put_file,
+)
+from support.saving import Between, watched
 from support.servers import Server, contents
 
 from scrapy_bloom import (
     AsyncBloomFilter,
     BloomFilter,
     ConfigurationError,
-    FilterMismatchError,
     StorageError,
 )
-from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client import async_driver
-from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
+from scrapy_bloom.bloom.protocol.scripts import Call
 
-T = TypeVar("T")
-ITEMS = [f"https://example.com/{number}" for number in range(60)]
-OTHERS = [f"https://example.org/{number}" for number in range(60)]
-NEW = "{new:*"
 #: Writes the filter with ITEMS under the key "new", with something happening before round trips.
 Put = Callable[[redis.Redis, Between], None]
-
-
-def make(client: redis.Redis, key: str, items: list[str] = ITEMS, **options: Any) -> BloomFilter:
-    bloom = BloomFilter(
-        client, key, **{"capacity": 200, "blocks": 3, "error_rate": 1e-9, **options}
-    )
-    bloom.extend(items)
-    return bloom
-
-
-def file_of(bloom: BloomFilter) -> bytes:
-    file = io.BytesIO()
-    bloom.save(file)
-    return file.getvalue()
 
 
 @pytest.fixture
@@ -64,43 +50,9 @@ def data(client: redis.Redis) -> bytes:
     return found
 
 
-def put_file(client: redis.Redis, data: bytes, between: Between) -> None:
-    run = Driver(client).run
-    watching = blocking(lambda steps: run(watched(steps, between)))
-    complete(load(watching, Keys("new"), ArchiveReader(io.BytesIO(data))))
-
-
 @pytest.fixture
 def put(data: bytes) -> Put:
     return lambda client, between: put_file(client, data, between)
-
-
-def outcome(client: redis.Redis) -> str:
-    """Return what a client finds that opens the filter."""
-    bloom = BloomFilter(client, "new")
-    if bloom.look() is None:
-        return "nothing"
-    found = bloom.contains(ITEMS), bloom.contains(OTHERS)
-    whole, none = [True] * len(ITEMS), [False] * len(ITEMS)
-    assert bloom.lost_blocks == 0
-    return {(True, False): "whole", (False, True): "others"}.get(
-        (found == (whole, none), found == (none, whole)), "a part"
-    )
-
-
-def check_clean(client: redis.Redis) -> None:
-    """Nothing is there but the keys of the filter, and nothing is unfinished."""
-    assert {key.decode() for key in client.keys(NEW)} == set(BloomFilter(client, "new").keys())
-    nonces = [client.hget(key, "v") for key in client.keys("{new:*ring")]
-    assert not any(nonce.startswith(b"unfinished") for nonce in nonces)
-
-
-def check_free(client: redis.Redis) -> None:
-    """A crawl can use the key: nothing is hidden from it; and it can be deleted."""
-    crawl = BloomFilter(client, "new", blocks=5)
-    assert crawl.add_many(ITEMS) == [True] * len(ITEMS)
-    assert crawl.add_many(ITEMS) == [False] * len(ITEMS)
-    assert crawl.delete()
 
 
 def count_round_trips(client: redis.Redis, put: Put) -> int:
@@ -223,24 +175,6 @@ def test_a_header_that_arrives_late_finds_nothing(client: redis.Redis, data: byt
     pytest.fail("it does not end")
 
 
-def test_a_client_that_sends_commands_again_changes_nothing(client: redis.Redis, put: Put) -> None:
-    """As redis-py 6 and later do, if nobody says otherwise; whatever it is that comes twice."""
-    for number in range(count_round_trips(client, put)):
-        client.flushall()
-        count = 0
-
-        def twice(calls: list[Call], number: int = number) -> None:
-            nonlocal count
-            for call in calls if count == number else ():
-                send_text(client, call)
-            count += 1
-
-        put(client, twice)
-        assert outcome(client) == "whole"
-        assert len(BloomFilter(client, "new")) == len(ITEMS)
-        check_clean(client)
-
-
 def fail_before(name: str, error: BaseException) -> Between:
     """Let all round trips fail from the first call of a script on."""
     ended = False
@@ -256,7 +190,7 @@ def fail_before(name: str, error: BaseException) -> Between:
 
 def before(name: str, what: Callable[[], object]) -> Between:
     """Do something before a script is called for the first time."""
-    done = []
+    done = list[bool]()
 
     def between(calls: list[Call]) -> None:
         if not done and calls[0].script.name == name:
@@ -276,23 +210,6 @@ def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
     finally:
         client.config_set("maxmemory", 0)
     assert client.keys(NEW) == []
-
-
-def test_bitmaps_that_are_evicted_meanwhile_are_noticed(client: redis.Redis, data: bytes) -> None:
-    """Whenever they go, and also if no more is written to them."""
-    for when in range(2, 100):
-        client.flushall()
-        racer = Racer(client, data)
-        for _ in range(when):
-            racer.go_on()
-        evicted = client.delete(Keys("new").layer(0, "0.0"))
-        if racer.next_script == "swap" and evicted and len(client.keys("{new:*ring")) == 3:
-            return  # the header is about to be written: a bitmap that is lost now is found lost
-        racer.to_the_end()
-        if evicted:
-            assert "is gone again: the server is out of memory and evicts" in str(racer.error)
-            assert client.keys(NEW) == []
-    pytest.fail("it does not end")
 
 
 # -- asyncio --
@@ -374,176 +291,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     assert outcome(client) == "nothing"
 
 
-# -- several at once --
-
-
-@coroutine
-def step_by_step(steps: Operation[T], /, *, cleaning: bool = False) -> Operation[T]:
-    """Leave the round trips of an operation to who drives the coroutine that awaits it."""
-    return (yield from steps)
-
-
-class Racer:
-    """One of several operations, which goes on when it is told to."""
-
-    def __init__(self, client: redis.Redis, data: bytes) -> None:
-        self._client = client
-        self._steps = load(step_by_step, Keys("new"), ArchiveReader(io.BytesIO(data)))
-        self._calls: list[Call] | None = None
-        self.error: Exception | None = None
-        self.ended = False
-
-    @property
-    def next_script(self) -> str:
-        return self._calls[0].script.name if self._calls else ""
-
-    def go_on(self, *, lost: bool = False) -> None:
-        """Make one round trip; its replies may be lost."""
-        try:
-            if self._calls is None:
-                self._calls = self._steps.send(None)
-            replies = [Reply.parse(send_text(self._client, call)) for call in self._calls]
-            if lost:
-                self._calls = self._steps.throw(StorageError("the replies are lost"))
-            else:
-                self._calls = self._steps.send(replies)
-        except StopIteration:
-            self.ended = True
-        except (StorageError, ConfigurationError) as error:
-            self.ended, self.error = True, error
-
-    def to_the_end(self) -> None:
-        while not self.ended:
-            self.go_on()
-
-
-@pytest.fixture(scope="module")
-def arena(any_binary: str) -> Iterator[tuple[redis.Redis, list[bytes]]]:
-    """A server, and the files of two filters of different sizes."""
-    with Server(any_binary) as server, server.client() as client:
-        one, two = make(client, "one"), make(client, "two", OTHERS, blocks=5)
-        files = [file_of(one), file_of(two)]
-        client.flushall()
-        yield client, files
-
-
-def race(
-    racers: list[Racer], turns: list[bool], ends: tuple[int | None, int | None] = (None, None)
-) -> None:
-    """Let two go on by turns; the reply to one of their round trips may be lost."""
-    turns, made = turns[:], [0, 0]
-    while not all(racer.ended for racer in racers):
-        index = turns.pop() if turns else not racers[1].ended
-        if racers[index].ended:
-            index = not index
-        racers[index].go_on(lost=made[index] == ends[index])
-        made[index] += 1
-
-
-TURNS = st.lists(st.booleans(), max_size=80)
-CHOSEN = st.tuples(st.integers(0, 1), st.integers(0, 1))
-
-
-@given(turns=TURNS, chosen=CHOSEN)
-@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_of_two_at_once_exactly_one_wins(
-    arena: tuple[redis.Redis, list[bytes]], turns: list[bool], chosen: tuple[int, int]
-) -> None:
-    client, files = arena
-    client.flushall()
-    racers = [Racer(client, files[number]) for number in chosen]
-    race(racers, turns)
-    (winner,) = [n for n, racer in zip(chosen, racers, strict=True) if not racer.error]
-    (error,) = [racer.error for racer in racers if racer.error]
-    assert isinstance(error, ConfigurationError)
-    assert "the key 'new' is in use" in str(error)
-    assert outcome(client) == ("others" if winner else "whole")
-    assert len(BloomFilter(client, "new")) == len(ITEMS)
-    check_clean(client)
-
-
-@given(
-    turns=TURNS,
-    ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 40))] * 2),
-    chosen=CHOSEN,
-)
-@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_of_two_at_once_that_end_nothing_is_mixed(
-    arena: tuple[redis.Redis, list[bytes]],
-    turns: list[bool],
-    ends: tuple[int | None, int | None],
-    chosen: tuple[int, int],
-) -> None:
-    client, files = arena
-    client.flushall()
-    racers = [Racer(client, files[number]) for number in chosen]
-    race(racers, turns, ends)
-    found = outcome(client)
-    assert found in ("nothing", "whole", "others")
-    if found == "nothing":
-        assert all(racer.error for racer in racers)
-        assert contents(client) == {}
-    else:
-        BloomFilter(client, "new").open()
-        assert {key.decode() for key in client.keys(NEW)} == set(BloomFilter(client, "new").keys())
-
-
-# -- clients that use the key meanwhile --
-
-
-@pytest.mark.parametrize("blocks", [2, 3, 7])
-@pytest.mark.parametrize("known", [False, True])
-def test_a_crawl_that_opens_the_key_meanwhile_wins_or_finds_the_whole(
-    client: redis.Redis, data: bytes, known: bool, blocks: int
-) -> None:
-    """At any round trip; also a crawl that has a filter open which was deleted."""
-    outcomes = []
-    for when in range(100):
-        client.flushall()
-        crawl = BloomFilter(client, "new", blocks=blocks, capacity=200)
-        if known:
-            crawl.extend(OTHERS)
-            BloomFilter(client, "new").delete()
-        racer = Racer(client, data)
-        for _ in range(when):
-            racer.go_on()
-        is_last = racer.ended
-        try:
-            new = crawl.add_many(ITEMS)
-        except FilterMismatchError:
-            new = []  # the file's filter has other blocks
-        racer.to_the_end()
-        if racer.error is None:
-            assert not any(new)
-            outcomes.append("whole")
-            assert outcome(client) == "whole"
-            assert len(BloomFilter(client, "new")) == len(ITEMS)
-        else:
-            outcomes.append("crawl's")
-            assert all(new)
-            assert crawl.contains(ITEMS) == [True] * len(ITEMS)
-            assert not any(crawl.contains(OTHERS))
-            check_clean(client)
-        if is_last:
-            break
-    assert [*dict.fromkeys(outcomes)] == ["crawl's", "whole"]
-
-
-def test_it_may_be_deleted_meanwhile(client: redis.Redis, data: bytes) -> None:
-    for when in range(3, 100):
-        client.flushall()
-        racer = Racer(client, data)
-        for _ in range(when):
-            racer.go_on()
-        if racer.ended:
-            return
-        BloomFilter(client, "new").delete()
-        racer.to_the_end()
-        if racer.error:
-            assert "deleted or evicted while a filter was written" in str(racer.error)
-        assert outcome(client) == "nothing"
-        assert not client.keys(NEW)
-    pytest.fail("it does not end")
+# -- what is left, unfinished or finished --
 
 
 def test_no_header_is_restored_from_what_is_unfinished(client: redis.Redis, put: Put) -> None:
@@ -588,24 +336,3 @@ def test_a_key_in_use_is_refused_before_anything_is_written(
     after = {key: value for key, value in contents(client).items() if b"{new:" in key}
     assert after == before
     assert not {"swap", "allocate", "write_range", "create", "drop"} & set(written)
-
-
-@pytest.mark.parametrize(
-    ("key", "fields"),
-    [
-        ("{new:0}:header", {"format": "9"}),
-        ("{new:0}:header", {"blocks": "many"}),
-        ("{new:1}:ring", {"state": "garbage"}),
-    ],
-)
-def test_what_cannot_be_read_is_in_use_until_it_is_deleted(
-    client: redis.Redis, put: Put, key: str, fields: dict[str, str]
-) -> None:
-    make(client, "new", OTHERS)
-    client.hset(key, mapping=fields)
-    with pytest.raises(ConfigurationError, match="is in use"):
-        put(client, lambda _: None)
-    BloomFilter(client, "new").delete()
-    put(client, lambda _: None)
-    assert outcome(client) == "whole"
-    check_clean(client)

@@ -1,7 +1,6 @@
 """The ledger on real servers: requests are kept, packed, and due when they are forgotten."""
 
 import bz2
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,108 +8,37 @@ from typing import Any
 import pytest
 import redis
 from support.clock import MovedServer
+from support.ledgers import (
+    DUE,
+    GENERATIONS,
+    KEYS,
+    OURS,
+    TAG,
+    add,
+    claim,
+    crawl,
+    entries_of,
+    fill,
+    forget,
+    items,
+    missing_in,
+    pack,
+    pack_all,
+    request_of,
+)
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.ledger_protocol import (
-    DueChunk,
-    Entries,
-    Kept,
-    LedgerInfo,
-    MissingPage,
-)
+from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk
 
 pytestmark = pytest.mark.each_server
-
-OURS, TAG, GENERATIONS = "w-ours", "shop", 6
-DUE = partial(ledger_protocol.due, tag=TAG)
-
-
-def items(count: int, first: int = 0) -> list[bytes]:
-    return [number.to_bytes(20, "big") for number in range(first, first + count)]
 
 
 @pytest.fixture
 def bloom(client: redis.Redis) -> BloomFilter:
     return BloomFilter(client, "k", blocks=2, capacity=10_000, window="6 months")
-
-
-@pytest.fixture
-def one(client: redis.Redis) -> BloomFilter:
-    """A filter of one block."""
-    return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
-
-
-def request_of(item: bytes) -> str:
-    return f'{{"url":"https://example.com/{int.from_bytes(item, "big")}"}}'
-
-
-def claim(bloom: BloomFilter, found: Sequence[bytes], *texts: str, owner: str = OURS) -> None:
-    requests = texts or [request_of(item) for item in found]
-    make = partial(claim_protocol.claim, items=found, requests=requests, owner=owner, nonce="1")
-    bloom.run(make)
-
-
-def add(
-    bloom: BloomFilter,
-    found: Sequence[bytes],
-    missing: str = "",
-    *,
-    owners: Sequence[str] = (OURS,),
-    tag: str = TAG,
-    tries: int = 0,
-) -> int:
-    """Keep the requests of pages whose claims stay; return how many were kept."""
-    kept = Kept(tag, dict.fromkeys(found, missing) if missing else {})
-    made = partial(ledger_protocol.add_failed, items=found, owners=owners, kept=kept, tries=tries)
-    return bloom.run(made)
-
-
-def crawl(bloom: BloomFilter, found: Sequence[bytes], *texts: str, missing: str = "") -> int:
-    """Claim pages, record them, and keep their requests; return how many were kept."""
-    claim(bloom, found, *texts)
-    kept = Kept(TAG, dict.fromkeys(found, missing) if missing else {})
-    before = entries_in(bloom)
-    bloom.run(partial(claim_protocol.confirm, items=found, owners=[OURS], kept=kept))
-    return entries_in(bloom) - before
-
-
-def entries_in(bloom: BloomFilter) -> int:
-    return sum(entries_of(bloom, block).count for block in bloom.session.held)
-
-
-def entries_of(bloom: BloomFilter, block: int = 0) -> Entries:
-    return bloom.run(partial(ledger_protocol.read, block=block))
-
-
-def pack(bloom: BloomFilter, block: int, entries: Entries, nonce: str = "1") -> bool:
-    """Pack entries that were read, but for damaged ones."""
-    found = [entry for text in entries.texts if (entry := LedgerEntry.parse(text))]
-    chunks = ledger.chunks_of(bloom.session.held[block].ring, found)
-    done = partial(ledger_protocol.pack, block=block, entries=entries, chunks=chunks, nonce=nonce)
-    return bloom.run(done)
-
-
-def pack_all(bloom: BloomFilter) -> int:
-    """Pack the first entries of all blocks; return how many there were."""
-    packed = 0
-    for block in bloom.session.held:
-        entries = entries_of(bloom, block)
-        if entries.texts:
-            assert pack(bloom, block, entries)
-        packed += len(entries.texts)
-    return packed
-
-
-def forget(bloom: BloomFilter, server: MovedServer) -> None:
-    """Open as many generations as it takes to forget all."""
-    for _ in range(GENERATIONS):
-        server.move(10)
-        bloom.rotate()
 
 
 def requests_in(chunks: Sequence[DueChunk]) -> list[str]:
@@ -123,9 +51,10 @@ def stored_requests(client: Any) -> list[str]:
     return sorted(text for chunk in chunks for text in ledger.unpack(chunk))
 
 
-def missing_in(bloom: BloomFilter, block: int = 0) -> list[MissingPage]:
-    """Return all missing pages of a block, read a few at a time."""
-    return bloom.run(partial(ledger_protocol.missing, block=block, count=50))
+@pytest.fixture
+def one(client: redis.Redis) -> BloomFilter:
+    """A filter of one block."""
+    return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
 
 
 @pytest.fixture
@@ -188,20 +117,6 @@ def test_requests_that_are_not_stored_are_not_kept(one: BloomFilter) -> None:
     assert [page.field for page in missing_in(one)] == [field_of(whole)]
 
 
-def test_a_failed_page_is_kept_when_its_last_try_has_failed(one: BloomFilter) -> None:
-    (page,) = found = items(1)
-    for attempt in range(1, 5):
-        claim(one, found)
-        kept = add(one, found, "HTTP 503", tries=4)
-        assert kept == (attempt == 4)
-        assert len(missing_in(one)) == (attempt == 4)
-        retry = RetryPolicy("-1", 0, 4)
-        one.run(partial(claim_protocol.release, items=found, owner=OURS, failure=retry))
-    (missing,) = missing_in(one)
-    assert (missing.field, missing.times, missing.reason) == (field_of(page), 1, "HTTP 503")
-    assert not missing.is_gone
-
-
 def test_from_1024_entries_on_there_is_something_to_pack(one: BloomFilter) -> None:
     assert crawl(one, items(1_023)) == 1_023
     assert one.run(ledger_protocol.to_pack) == []
@@ -225,100 +140,6 @@ def test_large_requests_make_smaller_chunks(one: BloomFilter) -> None:
         assert sum(map(len, entries.texts)) <= ledger.CHUNK_LENGTH
         assert pack(one, 0, entries, nonce=f"{len(sizes)}")
     assert sizes == [8, 8, 4]
-
-
-def test_entries_of_an_earlier_generation_are_packed(moving: BloomFilter, moved: Any) -> None:
-    crawl(moving, items(3))
-    assert moving.run(ledger_protocol.to_pack) == []
-    moved.move(10)
-    moving.rotate()
-    assert moving.run(ledger_protocol.to_pack) == [0]
-
-
-# -- missing pages --
-
-
-def test_a_missing_page_is_counted_once_a_window_and_is_gone_after_two(
-    moving: BloomFilter, moved: MovedServer
-) -> None:
-    (page,) = found = items(1)
-    first = int(moved.now())
-    for kept in (1, 0):  # the second time, it is kept already
-        claim(moving, found)
-        assert add(moving, found, "HTTP 404") == kept
-        moved.move(10)
-    moving.run(partial(claim_protocol.confirm, items=found, owners=[OURS]))
-    (missing,) = missing_in(moving)
-    assert (missing.field, missing.url) == (field_of(page), "https://example.com/0")
-    assert (missing.times, missing.reason, missing.is_gone) == (1, "HTTP 404", False)
-    assert first <= missing.first <= first + 2
-    assert missing.first == missing.last
-    forget(moving, moved)
-    assert crawl(moving, found, missing="HTTP 410") == 0  # gone: it is kept no longer
-    (gone,) = missing_in(moving)
-    assert (gone.times, gone.reason, gone.is_gone) == (2, "HTTP 410", True)
-    assert gone.first == missing.first < gone.last
-    forget(moving, moved)
-    assert crawl(moving, found) == 1  # it is there again, by a link
-    assert missing_in(moving) == []
-    forget(moving, moved)
-    assert crawl(moving, found, missing="HTTP 404") == 1
-    assert [page.times for page in missing_in(moving)] == [1]
-
-
-def test_missing_pages_are_noted_up_to_a_bound(
-    one: BloomFilter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_protocol, "MAX_MISSING", 100)
-    found = items(120)
-    claim(one, found)
-    assert add(one, found, "HTTP 404") == 120  # kept nevertheless
-    assert add(one, found, "HTTP 410") == 20  # those that are not noted
-    assert [page.reason for page in missing_in(one)] == ["HTTP 404"] * 100
-    noted = [page.field for page in missing_in(one)]
-    there = [item for item in found if field_of(item) in noted][:7]
-    add(one, there)
-    assert len(missing_in(one)) == 93
-    add(one, found, "HTTP 404")  # there is room again
-    assert len(missing_in(one)) == 100
-
-
-@pytest.mark.parametrize(
-    ("request_", "url"),
-    [
-        *(("no JSON", ""), ("[]", ""), ('"x"', ""), ("1", ""), ("null", ""), ("{}", "")),
-        *(('{"url":null}', ""), ('{"url":false}', ""), ('{"url":7}', ""), ('{"url":["x"]}', "")),
-        *(('{"url":{"a":1}}', ""), ('{"url":""}', ""), ("[" * 2_000, ""), ('{"url":"a"', "")),
-        ('{"url":"http://x/\\u00e9 \\n\\u4e2d"}', "http://x/\u00e9 \n\u4e2d"),
-        (json.dumps({"url": "x" * 60_000}), "x" * 2_000),
-        (json.dumps({"url": "x" + "\u4e2d" * 9_000}), "x" + "\u4e2d" * 666),
-        (json.dumps({"url": "x" * 2_000}), "x" * 2_000),
-    ],
-    ids=range(18),
-)
-def test_urls_of_odd_requests_are_noted_as_far_as_they_are_urls(
-    one: BloomFilter, request_: str, url: str
-) -> None:
-    assert crawl(one, items(1), request_, missing="") == 1
-    one.clear()
-    assert crawl(one, items(1), request_, missing="a reason of words, caf\u00e9") == 1
-    (missing,) = missing_in(one)
-    assert missing.url == url
-    assert missing.reason == "a reason of words, caf\u00e9"
-
-
-def test_damaged_notes_are_left_out_and_start_again(one: BloomFilter, client: redis.Redis) -> None:
-    found = items(3)
-    crawl(one, found, missing=" ")  # of no reason
-    assert {page.reason for page in missing_in(one)} == {""}
-    client.hset("{k:0}:missing", field_of(found[0]), "damaged")
-    client.hset("{k:0}:missing", field_of(found[1]), b"1 2 \xff ! x")
-    assert [page.field for page in missing_in(one)] == [field_of(found[2])]
-    claim(one, [*items(3, 50)])
-    for item in items(3, 50):
-        client.hset("{k:0}:missing", field_of(item), "1 x 1 ! y")
-    assert add(one, items(3, 50), "HTTP 404") == 3
-    assert [page.times for page in missing_in(one)] == [1] * 4
 
 
 # -- packing --
@@ -350,14 +171,6 @@ def test_damaged_entries_are_left_out(
     assert entries_of(one).count == 0
     left = [item for number, item in enumerate(items(5)) if number != place]
     assert stored_requests(client) == sorted(map(request_of, left))
-
-
-def test_entries_that_are_all_damaged_go(one: BloomFilter, client: redis.Redis) -> None:
-    one.open()
-    client.rpush("{k:0}:ledger:new", b"\xff", b"\xff")
-    assert one.run(ledger_protocol.to_pack) == [0]
-    assert pack(one, 0, entries_of(one))
-    assert client.keys("*:ledger*") == []
 
 
 def test_entries_that_changed_are_left(one: BloomFilter, client: redis.Redis) -> None:
@@ -397,36 +210,6 @@ def test_workers_begin_with_different_chunks_of_their_tag(
     assert left == [b"shop n2.0", b"shop n4.0"]
 
 
-def described(bloom: BloomFilter) -> LedgerInfo:
-    snapshot = bloom.look()
-    assert snapshot is not None
-    return bloom.run(partial(ledger_protocol.describe, snapshot=snapshot))
-
-
-def test_it_says_what_it_holds_and_what_is_due(moving: BloomFilter, moved: MovedServer) -> None:
-    """Of all spiders, packed and not."""
-    moving.open()
-    assert described(moving) == LedgerInfo(0, 0, 0)
-    due_chunks(moving, moved, TAG, "other")
-    with moved.client() as client:
-        packed = sum(map(len, client.hvals("{k:0}:ledger:chunks")))
-    crawl(moving, items(3, 50_000))
-    found = described(moving)
-    assert (found.pages, found.due) == (4 + 3, 4)
-    assert packed < found.memory < packed + 1_000
-
-
-def test_of_many_chunks_some_are_read(one: BloomFilter, client: redis.Redis) -> None:
-    one.open()
-    for number in range(100):
-        client.zadd("{k:0}:ledger", {f"shop {number}": 2_000_000_000 if number % 4 else 1})
-        client.hset("{k:0}:ledger:chunks", f"shop {number}", ledger.pack(["{}"] * 10))
-    client.hset("{k:0}:ledger:chunks", "shop 99", b"damaged")
-    found = described(one)
-    assert (found.pages, found.due) == (1_000, 250)
-    assert found.memory == 100 * len(ledger.pack(["{}"] * 10))
-
-
 @pytest.mark.parametrize("damage", [None, b"", b"x", bz2.compress(bytes(1 << 20))])
 def test_a_damaged_chunk_can_be_dropped(
     moving: BloomFilter, moved: MovedServer, damage: bytes | None
@@ -458,15 +241,6 @@ def test_a_lost_ring_makes_its_pages_due(moving: BloomFilter, moved: MovedServer
 
 # -- keys --
 
-KEYS = [f"{{k:0}}:{name}" for name in ("ledger:new", "ledger", "ledger:chunks", "missing")]
-
-
-def fill(bloom: BloomFilter) -> None:
-    """Make all keys of a ledger, in all blocks."""
-    crawl(bloom, items(40), missing="HTTP 404")
-    pack_all(bloom)
-    crawl(bloom, items(40, 100))
-
 
 def test_all_keys_expire_with_the_ring(one: BloomFilter, client: redis.Redis) -> None:
     fill(one)
@@ -478,19 +252,6 @@ def test_all_keys_expire_with_the_ring(one: BloomFilter, client: redis.Redis) ->
     assert [client.ttl(key) > 100 for key in KEYS] == [True, False, False, True]
     pack_all(one)
     assert [client.exists(KEYS[0]), *map(client.expiretime, KEYS[1:])] == [0, *[expiry] * 3]
-
-
-def test_keys_of_a_window_that_never_ends_do_not_expire(
-    one: BloomFilter, client: redis.Redis
-) -> None:
-    fill(one)
-    lasting = BloomFilter(client, "k", window="never")
-    lasting.open()
-    crawl(lasting, items(40, 500), missing="HTTP 404")
-    pack_all(lasting)
-    crawl(lasting, items(3, 700))
-    assert [client.ttl(key) for key in KEYS] == [-1] * 4
-    assert lasting.run(DUE) == []
 
 
 def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: redis.Redis) -> None:
@@ -510,13 +271,6 @@ def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: redi
     client.delete("{k:1}:ring")
     assert bloom.delete()
     assert stored() == set()
-
-
-def test_missing_pages_are_forgotten_alone(bloom: BloomFilter, client: redis.Redis) -> None:
-    fill(bloom)
-    bloom.run(ledger_protocol.forget_missing)
-    assert client.keys("*:missing") == []
-    assert len(client.keys("*:ledger*")) == 6
 
 
 def test_a_server_without_memory_keeps_and_packs(one: BloomFilter, client: redis.Redis) -> None:
@@ -546,21 +300,3 @@ def test_on_a_cluster_all_keys_of_a_block_are_on_one_node(cluster: redis.RedisCl
     assert len([page for block in range(16) for page in missing_in(bloom, block)]) == 40
     assert bloom.delete()
     assert not cluster.keys("*", target_nodes=redis.RedisCluster.PRIMARIES)
-
-
-def test_a_page_of_the_second_of_a_rotation_is_due_with_its_generation(
-    moved: MovedServer,
-) -> None:
-    with moved.client() as client:
-        one = BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
-        one.open()
-        for number in range(3):  # one of them is recorded in the second of its rotation
-            moved.move(10)
-            crawl(one, items(1, number))
-            one.rotate()
-            pack_all(one)
-            for _ in range(GENERATIONS - 1):
-                moved.move(10)
-                one.rotate()
-            (chunk,) = one.run(DUE)
-            one.run(partial(ledger_protocol.drop, chunk=chunk))

@@ -1,6 +1,5 @@
 """Users who lack rights: refused before anything changes, and by name when a filter is opened."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from support.calls import send
 from support.rights import PASSWORD, USER, Prober, denials, set_user, user_of, without
 from support.servers import Server, contents
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.client.exchanges import BaseDriver
 from scrapy_bloom.bloom.errors import RightsError
@@ -199,6 +198,7 @@ def test_the_commands_that_write_are_known(client: redis.Redis) -> None:
     called = {name for script in SCRIPTS for name in commands_in(load(script).text).needed}
     assert called & writes == called & WRITES
     assert writes >= WRITES
+    assert not WRITES & {*commands_for(rights.READ).needed}
 
 
 @pytest.mark.parametrize("command", [*CALLS, *commands_for(CRAWL).needed])
@@ -342,21 +342,6 @@ def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
             bloom.run(ledger_protocol.check_rights)
 
 
-def test_reading_needs_commands_that_read_only(server: Server, client: redis.Redis) -> None:
-    crawl(BloomFilter(client, KEY, blocks=2))
-    before = contents(client)
-    assert not WRITES & {*commands_for(rights.READ).needed}
-    with granted(server, rights.READ) as user:
-        assert BloomFilter(user, KEY).look()
-        assert BloomFilter(user, KEY).info().count == 6
-        assert BloomFilter(user, KEY).find(items(1)[0]).seen
-        assert BloomFilter(user, KEY).measure(100).seen == 0
-        assert denials(client) == []
-        with pytest.raises(RightsError, match="HSET"):
-            BloomFilter(user, KEY).add(b"new")
-        assert contents(client) == before
-
-
 def test_other_uses_need_more(server: Server, client: redis.Redis, tmp_path: Path) -> None:
     crawl(BloomFilter(client, KEY, capacity=1_000, blocks=2))
     with granted(server) as user:
@@ -376,28 +361,3 @@ def test_other_uses_need_more(server: Server, client: redis.Redis, tmp_path: Pat
             make_user(client, CRAWL, use)
             call()
             assert denials(client) == []
-
-
-def test_missing_rights_are_named_with_asyncio(server: Server, client: redis.Redis) -> None:
-    async def refused(*rules: str) -> str:
-        set_user(client, *rules)
-        url = f"unix://{USER}:{PASSWORD}@{server.socket}"
-        async with redis.asyncio.Redis.from_url(url) as user:
-            opened = AsyncBloomFilter(user, KEY, blocks=1)
-            set_user(client, "~*", "+@all")
-            await opened.open()
-            set_user(client, *rules)
-            with pytest.raises(RightsError) as late:
-                await opened.add_many(items(3, 10))
-            with pytest.raises(RightsError) as early:
-                await AsyncBloomFilter(user, KEY).open()
-        assert PASSWORD not in f"{late.value}{early.value}"
-        return f"{late.value} | {early.value}"
-
-    assert (
-        asyncio.run(refused("~*", "+@all", "-hset")).count("the user 'crawler' may not run HSET")
-        == 2
-    )
-    assert asyncio.run(refused("~x", "+@all")).count("read and write the keys '{k:0}:") == 2
-    assert asyncio.run(refused("~*", "+@all", "-evalsha")).count("'evalsha' command") == 2
-    client.acl_deluser(USER)

@@ -10,10 +10,8 @@ from support.rotation import (
     KEYS,
     OPERATIONS,
     ORDERS,
-    SEEDS,
     SHORTLY,
     URLS,
-    Notes,
     assert_keys,
     assert_ttls,
     at,
@@ -21,13 +19,12 @@ from support.rotation import (
     connect,
     first_of,
     layer_names,
-    stored_rings,
     unix,
 )
 from support.servers import contents
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.hashing import Hasher
+from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.ring_store import LOST
 from scrapy_bloom.bloom.protocol.scripts import Reply
 
@@ -117,17 +114,16 @@ def test_the_last_second_of_a_window_belongs_to_it(
     assert bloom.add("a") is True
 
 
+@pytest.mark.each_server(others="slow")
 @pytest.mark.parametrize(
     "first",
     [
         lambda bloom: bloom.contains(["a"]) == [False],
-        lambda bloom: "a" not in bloom,
         lambda bloom: len(bloom) == 0,
         lambda bloom: bloom.info().count == 0,
         lambda bloom: bloom.find("a").seen is False,
         lambda bloom: bloom.add("b") is True,
         lambda bloom: bloom.add_many(["b", "a"]) == [True, True],
-        lambda bloom: bloom.extend(["a", "b", "a"]) == 2,
         lambda bloom: bloom.open() is not None,
         lambda bloom: bloom.rotate() is None,
         lambda bloom: bloom.clear() is None,
@@ -159,15 +155,6 @@ def test_whatever_is_called_first_after_a_boundary_finds_the_new_period(
 # -- runs --
 
 
-def test_who_shows_no_run_rotates_nothing(client: redis.Redis) -> None:
-    connect(client, "1 run", run="1").add_many(["a"])
-    visitor = connect(client)
-    assert visitor.contains(["a"]) == [True]
-    assert visitor.add("b") is True
-    assert len(visitor) == 2
-    assert stored_rings(client)[0].active.number == 0
-
-
 def test_time_does_not_rotate_a_window_in_runs_but_its_keys_expire(
     moved: MovedServer, client: redis.Redis
 ) -> None:
@@ -189,21 +176,16 @@ def test_time_does_not_rotate_a_window_in_runs_but_its_keys_expire(
 # -- the clock jumps --
 
 
+@pytest.mark.each_server(others="slow")
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("blocks", [1, 2, 40])
+@pytest.mark.parametrize("blocks", [2, 40])
 def test_a_filter_that_expired_is_opened_anew_by_who_held_it_and_nothing_counts_as_lost(
     moved: MovedServer,
     client: redis.Redis,
     blocks: int,
     operation: Callable[[BloomFilter], bool],
 ) -> None:
-    notes: Notes = []
-    bloom = connect(
-        client,
-        "5 months",
-        blocks=blocks,
-        notify=lambda what, ring: notes.append((what, ring.block)),
-    )
+    bloom = connect(client, "5 months", blocks=blocks)
     assert sum(bloom.add_many(URLS)) == len(URLS)
     header = bloom.open()
     assert_expires(moved, client)
@@ -211,12 +193,12 @@ def test_a_filter_that_expired_is_opened_anew_by_who_held_it_and_nothing_counts_
     assert operation(bloom)
     assert bloom.open() == header
     assert bloom.lost_blocks == 0
-    assert LOST not in [what for what, _ in notes]
     assert connect(client, blocks=blocks).add("z") is True
 
 
+@pytest.mark.each_server(others="slow")
 @pytest.mark.parametrize("window", ["36h", "2 runs", "2 months"])
-@pytest.mark.parametrize("days", [1.5, 3.7, 5, 30, 61, 63, 91, 93, 402, 800])
+@pytest.mark.parametrize("days", [1.5, 3.7, 61, 91, 402])
 def test_however_long_nobody_came_nothing_is_lost(
     moved: MovedServer, client: redis.Redis, window: str, days: float
 ) -> None:
@@ -315,6 +297,7 @@ def test_after_any_operation_everything_expires_in_the_end(
 # -- losses --
 
 
+@pytest.mark.each_server(others="slow")
 @pytest.mark.parametrize("over_a_boundary", [False, True])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_block_of_a_flushed_filter_counts_as_lost(
@@ -324,13 +307,12 @@ def test_every_block_of_a_flushed_filter_counts_as_lost(
     over_a_boundary: bool,
 ) -> None:
     """More blocks than rounds: a flush costs one round, not one for each of them."""
-    notes: Notes = []
-    bloom = connect(
-        client,
-        "2 months",
-        blocks=40,
-        notify=lambda what, ring: notes.append((what, ring.block)),
-    )
+    lost: list[int] = []
+
+    def note(what: str, ring: Ring) -> None:
+        lost.extend([ring.block] * (what == LOST))
+
+    bloom = connect(client, "2 months", blocks=40, notify=note)
     bloom.add_many(URLS)
     header = bloom.open()
     if over_a_boundary:
@@ -341,7 +323,7 @@ def test_every_block_of_a_flushed_filter_counts_as_lost(
     bloom.add_many(URLS)
     bloom.info()
     assert bloom.lost_blocks == 40
-    assert sorted(block for what, block in notes if what == LOST) == list(range(40))
+    assert sorted(lost) == list(range(40))
     assert bloom.open() == header
 
 
@@ -363,22 +345,3 @@ def test_a_lost_header_is_restored_from_the_rings(
         assert newcomer.header == header
         assert newcomer.lost_blocks == 0
         assert_ttls(client)
-
-
-def test_a_header_made_anew_outlives_the_rings_of_who_knew_a_longer_lived_one(
-    moved: MovedServer, client: redis.Redis
-) -> None:
-    """The clock goes back by a year, all is flushed, and two workers restore one block each."""
-    workers = [connect(client, "2 months", stagger=True) for _ in range(2)]
-    for worker in workers:
-        worker.open()
-    hasher = Hasher(SEEDS, 2)
-    moved.set_time(at(2026, 1, 30))
-    workers[0].info()
-    client.flushall()
-    for number, moment in enumerate((at(2026, 1, 30), at(2026, 3, 5))):
-        moved.set_time(moment)
-        workers[number].add(next(url for url in URLS if hasher.hashes(url.encode())[0] == number))
-    assert client.exists(KEYS.header())
-    assert_keys(client)
-    assert_ttls(client)

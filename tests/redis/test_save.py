@@ -10,18 +10,16 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.archives import Content, read
-from support.clock import MovedServer
 from support.examples import examples
 from support.saving import KEYS, URLS, make, saved, stored
 from support.servers import Server, contents
 
-from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom import StorageError
 from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras import file as format_
 from scrapy_bloom.bloom.extras.file import MAX_LAYERS, ArchiveWriter
-from scrapy_bloom.bloom.extras.save import Saved, save
+from scrapy_bloom.bloom.extras.save import save
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.protocol.claim_protocol import claim
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
 
@@ -66,32 +64,6 @@ def test_what_is_stored_is_in_the_file_and_nothing_is_changed(
     assert urls_in(read(data)) >= len(URLS)
 
 
-def test_it_says_what_was_saved_and_how_far_it_is(client: redis.Redis) -> None:
-    bloom = make(client)
-    bloom.extend(URLS)
-    file, told, before = io.BytesIO(), [], client.time()[0]
-    result = bloom.run(
-        lambda session: save(
-            session.keys, ArchiveWriter(file), lambda done, total: told.append((done, total))
-        )
-    )
-    info = bloom.info()
-    assert isinstance(result, Saved)
-    assert (result.count, result.memory, result.lost) == (info.count, info.memory, 0)
-    assert result.header == bloom.header
-    assert before <= result.saved <= client.time()[0]
-    assert [total for _, total in told] == [info.memory] * len(told)
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (info.memory, info.memory)
-
-
-def test_claims_are_not_saved(client: redis.Redis) -> None:
-    bloom = make(client)
-    bloom.extend(URLS[:10])
-    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
-    assert urls_in(read(saved(bloom))) == 10
-
-
 def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Redis) -> None:
     with pytest.raises(StorageError, match="there is no filter 'shop' to be saved"):
         saved(make(client))
@@ -106,34 +78,13 @@ def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Re
 # -- while it is in use --
 
 
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
-def test_what_was_there_at_the_start_is_in_the_file(client: redis.Redis, ring: str) -> None:
-    """Others record, until the filter grows, between any two round trips."""
-    bloom = make(client, capacity=500, ring=ring)
-    other = make(client)
-    start, later = URLS[:400], iter(URLS[400:])
-    bloom.extend(start)
-    content = read(saved(bloom, lambda _: other.extend([next(later, "none")] * 9 + ["more"])))
-    other.extend(URLS)
-    assert other.info().generations[0].layers > 1
-    for _, counts, bitmaps in content:
-        for count, data in zip(counts.values(), bitmaps, strict=True):
-            # Never more URLs counted than there are bits for.
-            assert count * 20 <= int.from_bytes(data, "big").bit_count()
-    assert urls_in(content) >= len(start)
-    put_back(client, content)
-    assert bloom.contains(start) == [True] * len(start)
-
-
 def put_back(client: redis.Redis, content: Content) -> None:
     """Put what was read from a file into the place of what is there."""
     for ring, counts, bitmaps in content:
         client.delete(*(KEYS.layer(ring.block, layer.name) for layer in ring.layers))
-        fields: dict[str, Any] = {f"n:{name}": count for name, count in counts.items()}
-        client.hset(
-            KEYS.ring(ring.block), mapping={"v": "x", "state": ring_codec.dump(ring), **fields}
-        )
+        fields: dict[Any, Any] = {"v": "x", "state": ring_codec.dump(ring)}
+        fields |= {f"n:{name}": count for name, count in counts.items()}
+        client.hset(KEYS.ring(ring.block), mapping=fields)
         for layer, data in zip(ring.layers, bitmaps, strict=True):
             client.set(KEYS.layer(ring.block, layer.name), data)
 
@@ -228,15 +179,6 @@ def test_bitmaps_that_are_lost_are_empty_in_the_file(client: redis.Redis) -> Non
         assert content[block][2] == [bytes(content[0][0].memory)]
 
 
-def test_a_generation_that_is_lost_is_not_in_the_file(client: redis.Redis) -> None:
-    bloom = make(client, window="3 days", period="1 day")
-    bloom.extend(URLS)
-    bloom.rotate()
-    client.delete(KEYS.layer(1, "0.0"))
-    content = read(saved(bloom))
-    assert [len(ring.generations) for ring, _, _ in content] == [2, 1, 2, 2]
-
-
 def test_a_filter_that_has_lost_a_block_is_saved_when_it_was_opened_again(
     client: redis.Redis,
 ) -> None:
@@ -286,17 +228,3 @@ def test_a_filter_of_too_many_layers_is_refused(
     with pytest.raises(ArchiveError, match="a file may hold 3 layers; this filter has 4"):
         saved(bloom)
     assert MAX_LAYERS > 16_384
-
-
-def test_what_has_expired_is_said_to_have_expired(moved: MovedServer) -> None:
-    with moved.client() as server:
-        bloom = BloomFilter(server, "shop", window="2 days", period="1 day", capacity=100)
-        bloom.add("a")
-        for key in server.keys("*:ring") + server.keys("*.[0-9]"):
-            server.delete(key)
-        with pytest.raises(StorageError, match="no filter 'shop' to be saved.* has expired or was"):
-            bloom.save(io.BytesIO())
-        moved.move(10 * 366 * 86_400)
-        assert server.keys() == []
-        with pytest.raises(StorageError, match="no filter 'shop' to be saved.* has expired or was"):
-            bloom.save(io.BytesIO())

@@ -108,14 +108,6 @@ def test_both_clients_use_the_primary(watched: Watched) -> None:
         assert repr(bloom) == f"<BloomFilter 'k' on {connection.label}>"
 
 
-def test_the_database_is_the_one_in_the_address(watched: Watched) -> None:
-    with closing(connect(f"{watched.url().removesuffix('/0')}/3")) as connection:
-        connection.client.set("here", 1)
-    with watched.servers[0].client(db=3) as client:
-        assert client.get("here") == b"1"
-        client.flushall()
-
-
 def test_a_service_that_no_sentinel_knows(watched: Watched) -> None:
     with refused(
         "cannot be found: the sentinel", "knows no service 'other'", "name of the service"
@@ -294,11 +286,6 @@ def test_a_server_that_forbids_role_is_used(pair: tuple[Server, Server]) -> None
     with ScriptedSentinel(pair[0].port) as sentinel:
         url = url_of(sentinel).replace("://", f"://worker:{SECRET}@")
         use(url, add_by_both)
-
-
-def test_an_unknown_database_is_named(pair: tuple[Server, Server]) -> None:
-    with ScriptedSentinel(pair[0].port) as sentinel, refused("has no database of that number"):
-        ping(f"{url_of(sentinel)}/99")
 
 
 def test_options_in_params(pair: tuple[Server, Server]) -> None:

@@ -11,12 +11,10 @@ import pytest
 from scrapy.settings import Settings
 from support.answering import answering
 from support.certificates import Authority, TLSServer
-from support.outages import stalled
-from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
-from scrapy_bloom.bloom.errors import ConfigurationError, NotReadyError, StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 SECRET = "S3CRET"
 #: The time-out of servers that are expected to answer, and of those that are not.
@@ -158,17 +156,6 @@ def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
         using(secure.url(secure.server.port), SHORT)
 
 
-def test_a_crawl_does_not_wait_for_a_server_without_tls(server: Server) -> None:
-    with pytest.raises(StorageError, match="does not use TLS on this port") as caught:
-        use(f"rediss://127.0.0.1:{server.port}", SHORT)
-    assert not isinstance(caught.value, NotReadyError)
-
-
-def test_a_server_that_is_late_is_not_taken_for_one_without_tls(server: Server) -> None:
-    with stalled(server), refused("did not answer in time"):
-        use(f"rediss://127.0.0.1:{server.port}", SHORT)
-
-
 def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
     with refused("closed the connection", "if it expects TLS, use rediss://"):
         using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
@@ -220,63 +207,29 @@ def test_a_file_that_cannot_be_read() -> None:
         connect("rediss://h?ssl_ca_certs=/proc/self/mem")
 
 
-def test_keys(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    own, other = authority.issue("own"), authority.issue("other")
-    locked = authority.issue("locked", password=SECRET)
-    cases: list[tuple[dict[str, object], tuple[str, ...]]] = [
-        ({"ssl_keyfile": own.key}, ("ssl_keyfile", "set ssl_certfile, too")),
-        ({"ssl_certfile": own.certificate}, (f"ssl_certfile '{own.certificate}'", "private key")),
-        (
-            {"ssl_certfile": own.certificate, "ssl_keyfile": other.key},
-            (f"ssl_keyfile '{other.key}', from which its private key", "mismatch"),
-        ),
-        (
-            {"ssl_certfile": own.certificate, "ssl_keyfile": own.certificate},
-            ("private key cannot be read", "give the path of the private key"),
-        ),
-        (
-            {"ssl_certfile": locked.certificate, "ssl_keyfile": locked.key},
-            ("private key cannot be read", "and ssl_password if it is encrypted"),
-        ),
-        (
-            {
-                "ssl_certfile": locked.certificate,
-                "ssl_keyfile": locked.key,
-                "ssl_password": f"{SECRET}x",
-            },
-            ("private key cannot be read", "and ssl_password if it is encrypted"),
-        ),
-    ]
-    for options, parts in cases:
-        query = "&".join(f"{name}={value}" for name, value in options.items())
-        with misconfigured("`url` sets", *parts):
-            connect(f"rediss://h?{query}")
-
-
-def test_a_key_in_the_place_of_its_path(tmp_path: Path) -> None:
-    certificate = str(Authority(tmp_path).issue("own").certificate)
-    text = f"-----BEGIN PRIVATE KEY-----\n{SECRET}"
-    with misconfigured("`params` sets ssl_keyfile, which does not exist"):
-        connect("rediss://h", params={"ssl_certfile": certificate, "ssl_keyfile": text})
-
-
 @pytest.mark.parametrize(
-    ("query", "parts"),
+    ("certificate", "key", "password", "parts"),
     [
-        ("ssl_check_hostname=maybe", ("ssl_check_hostname 'maybe'", "use true or false")),
-        ("ssl_cert_reqs=perhaps", ("'perhaps'", "use required, optional or none")),
-        ("ssl_cert_reqs=none&ssl_check_hostname=true", ("ssl_cert_reqs", "remove one of them")),
-        ("ssl_ca_certs=", ("'rediss://h?***' sets an argument to nothing",)),
-        ("ssl_ca_path=/none", ("ssl_ca_path '/none', which is no directory",)),
-        (f"ssl_ca_data={SECRET}", ("ssl_ca_data, which holds no certificate",)),
-        ("ssl_cafile=x", ("sets ssl_cafile", "ssl_ca_certs, ", "ssl_keyfile, ")),
-        # redis-py takes the text "true" for False.
-        ("ssl_validate_ocsp=true", ("sets ssl_validate_ocsp", "there are ssl_")),
+        ("", "own", "", ("ssl_keyfile", "set ssl_certfile, too")),
+        ("own", "", "", ("ssl_certfile", "private key")),
+        ("own", "other", "", ("from which its private key", "mismatch")),
+        ("locked", "locked", "", ("cannot be read", "and ssl_password if it is encrypted")),
+        ("locked", "locked", f"{SECRET}x", ("cannot be read", "and ssl_password if it is")),
     ],
 )
-def test_options_that_cannot_be(query: str, parts: tuple[str, ...]) -> None:
-    with misconfigured("`url`", *parts):
+def test_keys(
+    tmp_path: Path, certificate: str, key: str, password: str, parts: tuple[str, ...]
+) -> None:
+    authority = Authority(tmp_path)
+    issued = {name: authority.issue(name) for name in ("own", "other")}
+    issued["locked"] = authority.issue("locked", password=SECRET)
+    options = {
+        "ssl_certfile": certificate and issued[certificate].certificate,
+        "ssl_keyfile": key and issued[key].key,
+        "ssl_password": password,
+    }
+    query = "&".join(f"{name}={value}" for name, value in options.items() if value)
+    with misconfigured("`url` sets", *parts):
         connect(f"rediss://h?{query}")
 
 
@@ -296,10 +249,3 @@ def test_options_without_tls() -> None:
     settings = Settings({"REDIS_PARAMS": {"ssl_ca_certs": "/x"}})
     with misconfigured("REDIS_PARAMS sets ssl_ca_certs", "use rediss://"):
         connect_scrapy_redis(settings)
-
-
-def test_the_setting_is_named() -> None:
-    with misconfigured("REDIS_URL or REDIS_PARAMS sets ssl_ca_certs '/none'"):
-        connect_scrapy_redis(Settings({"REDIS_URL": "rediss://h?ssl_ca_certs=/none"}))
-    with misconfigured("BLOOM_REDIS_URL sets ssl_ca_certs '/none'"):
-        connect("rediss://h?ssl_ca_certs=/none", setting="BLOOM_REDIS_URL")

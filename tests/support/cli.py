@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +23,7 @@ from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.crawl.request_codec import dump
 from scrapy_bloom.crawl.workers import Process, Worker, failed_id, worker_id
+from support.polling import PATIENCE
 from support.servers import contents
 
 KEY = "shop:bloom"
@@ -121,3 +125,19 @@ def register(bloom: BloomFilter, life: int = 21, process: Process = ELSEWHERE) -
     worker = Worker(worker_id("shop"), 0, 10.0, process)
     bloom.run(partial(worker_protocol.heartbeat, member=worker.member, life=life))
     return worker.id
+
+
+def in_shell(command: str, directory: Path, **env: str) -> Done:
+    """Run a shell command where there is no project; ``BLOOM`` stands for the command."""
+    scrapy = f"{sys.executable} -m scrapy bloom"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SCRAPY_")}
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command.replace('BLOOM ', f'{scrapy} ')}"],
+        cwd=directory,
+        env={**environment, **env},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)

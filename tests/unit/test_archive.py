@@ -4,11 +4,8 @@ import gzip
 import io
 import json
 import random
-import resource
-import sys
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +20,6 @@ from scrapy_bloom.bloom.extras import file
 from scrapy_bloom.bloom.extras.file import (
     CHUNK_BYTES,
     MAX_LAYERS,
-    MAX_LINE_BYTES,
     VERSION,
     ArchiveReader,
     ArchiveWriter,
@@ -130,24 +126,6 @@ def test_any_filter_is_read_back(data: st.DataObject) -> None:
     assert read(write(content, header)) == content
 
 
-def test_the_header_says_what_it_is_and_of_when() -> None:
-    reader = ArchiveReader(io.BytesIO(write(example())))
-    assert reader.header == FILTER
-    assert reader.saved == NOW
-    assert reader.memory == sum(ring.memory for ring, _, _ in example())
-
-
-def test_sparse_bitmaps_take_little_and_full_ones_no_more_than_they_have() -> None:
-    sizes = {}
-    for fill in (0, 0.01, 0.5):
-        ring = ring_of(0, (CHUNK_BYTES,), replace(FILTER, blocks=1))
-        content: Content = [(ring, {"8.0": 1}, [bitmap(CHUNK_BYTES, fill)])]
-        sizes[fill] = len(write(content, ring.header))
-    assert sizes[0] < CHUNK_BYTES / 100
-    assert sizes[0.01] < CHUNK_BYTES / 20
-    assert sizes[0.5] < 1.01 * CHUNK_BYTES
-
-
 def test_a_pipe_that_gives_and_takes_little_is_enough() -> None:
     class Drop(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -212,24 +190,11 @@ def is_refused_or_read(data: bytes, content: Content) -> bool:
     ("data", "reason"),
     [
         (b"", r"at byte 0 \(unpacked\), the file ends in the middle, or it is no saved filter"),
-        (
-            b"PK\3\4" + bytes(100),
-            r"at byte 0 .*it is damaged or no saved filter: Not a gzipped",
-        ),
-        (gzip.compress(b"", mtime=0), "the file ends in the middle"),
-        (
-            gzip.compress(b"no filter", mtime=0),
-            "the file ends in the middle, or it is no saved filter",
-        ),
-        (
-            gzip.compress(b"no filter\n", mtime=0),
-            "not usable: Expecting value",
-        ),
-        (
-            gzip.compress(b"x" * 40, mtime=0)[:15],
-            "Compressed file ended",
-        ),
-        (gzip.compress(b'{"scrapy_bloom":2}\n', mtime=0), f"not usable: .*version = {VERSION + 1}"),
+        (b"PK\3\4" + bytes(100), r"at byte 0 .*it is damaged or no saved filter: Not a gzipped"),
+        (gzip.compress(b"no filter"), "the file ends in the middle, or it is no saved filter"),
+        (gzip.compress(b"no filter\n"), "not usable: Expecting value"),
+        (gzip.compress(b"x" * 40)[:15], "Compressed file ended"),
+        (gzip.compress(b'{"scrapy_bloom":2}\n'), f"not usable: .*version = {VERSION + 1}"),
     ],
 )
 def test_the_error_says_where_and_what(data: bytes, reason: str) -> None:
@@ -262,26 +227,17 @@ def without(place: int, *instead: bytes) -> bytes:
     return packed(*GOOD[:place], *instead, *GOOD[place + 1 :])
 
 
-def test_what_is_forged_below_is_sound_but_for_what_is_forged() -> None:
-    assert drain(packed(*GOOD)) == 2
-
-
 @pytest.mark.parametrize(
     "header",
     [
         {"header": None},
-        {"header": []},
         {"header": {}},
         {"header": {**ONE.to_fields(), "blocks": 1}},
         {"header": {**ONE.to_fields(), "blocks": "16385"}},
-        {"header": {**ONE.to_fields(), "blocks": "99999999"}},
         {"header": {**ONE.to_fields(), "seeds": "[" * 50_000}},
         {"header": {**ONE.to_fields(), "seeds": "[" + "9" * 100_000 + "]"}},
-        {"header": {**ONE.to_fields(), "seeds": "[5,5]"}},
         {"header": {**ONE.to_fields(), "format": "2"}},
-        {"saved": -1},
         {"saved": "now"},
-        {"saved": True},
         {"memory": -1},
         {"memory": 1e300},
         {"memory": 2**63},
@@ -294,19 +250,7 @@ def test_a_forged_header_is_refused(header: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b"\xff",
-        b"[" * 100_000,
-        b"9" * 200_000,
-        b"9" * 300_000,
-        b'{"header":' * 9_000,
-        b"1e999",
-        json.dumps({"header": {}, "saved": 1}).encode(),
-    ],
+    [b"", b"null", b"{}", b"\xff", b"[" * 100_000, b"9" * 300_000, b'{"header":' * 9_000, b"1e999"],
 )
 def test_forged_text_is_refused(body: bytes) -> None:
     for place in (0, 1):
@@ -332,21 +276,15 @@ def test_secrets_are_in_no_error() -> None:
         {"ring": {}},
         {"ring": ring_codec.dump(replace(ONE_RING, header=replace(ONE, id="1" * 32)))},
         {"ring": ring_codec.dump(replace(ONE_RING, header=replace(FILTER, blocks=2), block=1))},
-        {"ring": ring_codec.dump(ONE_RING).replace(f'"num_bits":{800}', '"num_bits":0')},
         {"ring": ring_codec.dump(ONE_RING).replace('"num_bits":800', f'"num_bits":{2**32 + 1}')},
         {"ring": ring_codec.dump(replace(ONE_RING, generations=ONE_RING.generations * 2))},
         {"counts": None},
         {"counts": {}},
         {"counts": {"8.0": -1}},
-        {"counts": {"8.0": 2**63}},
-        {"counts": {"8.0": 10**17}},
         {"counts": {"8.0": MAX_CAPACITY + 1}},
-        {"ring": ring_codec.dump(ONE_RING).replace('"capacity":500', f'"capacity":{2**62}')},
         {"ring": ring_codec.dump(ONE_RING).replace('"capacity":1000', f'"capacity":{2**62}')},
-        {"counts": {"8.0": 1.5}},
         {"counts": {"8.0": "1"}},
         {"counts": {"8.0": 1, "9.0": 1}},
-        {"counts": ["8.0"]},
     ],
 )
 def test_a_forged_ring_is_refused(ring: dict[str, Any]) -> None:
@@ -398,26 +336,6 @@ def test_what_is_allowed_is_a_number_of_bytes(value: Any) -> None:
         ArchiveReader(io.BytesIO(write(example())), max_memory=value)
 
 
-@pytest.mark.parametrize("value", [None, 0, "10_000_000", 1e7])
-def test_it_may_be_left_out(value: Any) -> None:
-    assert drain(write(example()), max_memory=value) == drain(write(example())) > 0
-
-
-def test_memory_is_summed_over_blocks() -> None:
-    content = example()
-    total = sum(ring.memory for ring, _, _ in content)
-    data = write(content)
-    drain(data, max_memory=total)
-    with pytest.raises(
-        ArchiveError, match=rf"takes {total:,} bytes, and {total - 1:,} are allowed"
-    ):
-        ArchiveReader(io.BytesIO(data), max_memory=total - 1)
-    liar = packed(header_line(memory=0), *GOOD[1:])
-    drain(liar, max_memory=100)
-    with pytest.raises(ArchiveError, match="takes 100 bytes, and 99 are allowed"):
-        drain(liar, max_memory=99)
-
-
 def test_there_are_as_many_layers_as_a_reader_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_LAYERS == 262_144
     monkeypatch.setattr(file, "MAX_LAYERS", 1_000)
@@ -436,36 +354,7 @@ def test_there_are_as_many_layers_as_a_reader_can_hold(monkeypatch: pytest.Monke
         drain(packed(*contents))
 
 
-def test_a_ring_whose_time_has_no_date_is_refused() -> None:
-    month = (
-        ring_codec.dump(ONE_RING).replace('"3 days"', '"9e9 days"').replace(f"{NOW}", f"{2**37}")
-    )
-    with pytest.raises(ArchiveError, match="block 0 is not usable: "):
-        drain(without(1, ring_line(ring=month)))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_reading_needs_no_address_space_for_what_a_file_promises() -> None:
-    """The limit is the system's: what is allocated beyond it is a MemoryError."""
-    data = packed(header_line(header=FILTER.to_fields(), memory=4 << 30), bytes(2 * CHUNK_BYTES))
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_DATA, (used + (64 << 20), hard))
-    try:
-        with pytest.raises(ArchiveError, match="the file ends in the middle"):
-            drain(data)
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
 # -- files that are none --
-
-
-def test_a_description_that_is_too_long_is_not_written() -> None:
-    writer = ArchiveWriter(io.BytesIO())
-    header = replace(FILTER, fingerprinter="x" * MAX_LINE_BYTES)
-    with pytest.raises(ArchiveError, match="this filter cannot be saved: a block's description"):
-        writer.begin(header, NOW, 0)
 
 
 def closed() -> io.BytesIO:
@@ -492,10 +381,16 @@ def test_a_file_that_cannot_be_used_is_an_error_of_ours() -> None:
         ArchiveReader(closed())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
-def test_a_disk_that_is_full_is_named() -> None:
-    with (
-        Path("/dev/full").open("r+b", buffering=0) as target,
-        pytest.raises(ArchiveError, match="cannot write /dev/full: .*No space left"),
+def test_memory_is_summed_over_blocks() -> None:
+    content = example()
+    total = sum(ring.memory for ring, _, _ in content)
+    data = write(content)
+    drain(data, max_memory=total)
+    with pytest.raises(
+        ArchiveError, match=rf"takes {total:,} bytes, and {total - 1:,} are allowed"
     ):
-        ArchiveWriter(target).begin(FILTER, NOW, 0)
+        ArchiveReader(io.BytesIO(data), max_memory=total - 1)
+    liar = packed(header_line(memory=0), *GOOD[1:])
+    drain(liar, max_memory=100)
+    with pytest.raises(ArchiveError, match="takes 100 bytes, and 99 are allowed"):
+        drain(liar, max_memory=99)

@@ -81,24 +81,6 @@ def test_contains_names_the_tested_layers(order: str, tested: list[str]) -> None
     assert offsets_by_layer(groups, packed, layers) == expected
 
 
-@pytest.mark.parametrize("order", [WRITE_NEWEST, WRITE_ALL])
-def test_any_one_generation_can_be_asked(order: str) -> None:
-    mine = held(order)
-    for generation in mine.ring.generations:
-        call = mine.contains(mine.pack(HASHES), generation)
-        assert names(call) == ["ring", *(layer.name for layer in generation.layers)]
-        _, _, _, groups, _, packed, _, _ = call.args
-        layers = list(generation.layers)
-        expected = [offsets(HASHES, layer.num_bits) for layer in layers]
-        assert offsets_by_layer(groups, packed, layers) == expected
-
-
-def test_what_is_added_is_claimed_where_nothing_is_counted() -> None:
-    mine = held(WRITE_NEWEST)
-    packed = mine.pack(HASHES)
-    assert mine.add(packed, if_absent=False) == mine.add(packed)
-
-
 def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
     bits = held(WRITE_NEWEST)
     header = replace(HEADER, counting=True)
@@ -113,13 +95,6 @@ def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
     assert mine.contains(packed).args == (*bits.contains(packed).args[:-2], 4, b"")
 
 
-def test_a_discard_names_the_newest_layers_first() -> None:
-    mine = held(WRITE_NEWEST)
-    call = mine.discard(mine.pack(HASHES))
-    assert names(call) == ["ring", "1.0", "0.1", "0.0"]
-    assert call.args[7:] == (b"", "n:1.0", "n:0.1", "n:0.0")
-
-
 def test_layers_of_one_size_share_their_offsets() -> None:
     """A ring that does not grow costs as many bytes a URL as a single bitmap."""
     schedule = Schedule(Span(64 * DAY, SECONDS), Span(DAY, SECONDS))
@@ -130,28 +105,6 @@ def test_layers_of_one_size_share_their_offsets() -> None:
     assert len(mine.add(mine.pack(HASHES)).keys) == 65
     assert len(mine.pack(HASHES)) == 12
     assert mine.max_urls < CachedRing("v", full.cleared(NOW), Keys("k")).max_urls
-
-
-def test_255_layers_of_as_many_sizes_can_be_told_apart() -> None:
-    """That is as many as a ring may have, and a byte can name."""
-    generations = tuple(
-        replace(ring(WRITE_NEWEST).active, number=63 - i, layers=layers)
-        for i, layers in enumerate(wide_layers())
-    )
-    widest = replace(ring(WRITE_NEWEST), generations=generations)
-    assert len({layer.num_bits for layer in widest.layers}) == 255
-    mine = CachedRing("v", widest, Keys("k"))
-    groups = mine.add(mine.pack(HASHES)).args[3]
-    assert groups == bytes(range(255))
-
-
-def wide_layers() -> list[tuple[Layer, ...]]:
-    counts = [4] * 63 + [3]
-    sizes = iter(range(1_000, 2_000))
-    return [
-        tuple(Layer(63 - i, index, next(sizes), 10) for index in range(count))
-        for i, count in enumerate(counts)
-    ]
 
 
 # -- calls as they are sent --

@@ -27,10 +27,10 @@ from scrapy_bloom.crawl.identity import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 from scrapy_bloom.settings import SETTINGS, WORDS
-from tools.reference import keys, scripts
+from tools.reference import keys
 from tools.reference.commands import own_actions, parsers
 from tools.reference.pages import DIRECTORY, PAGES
-from tools.reference.settings import GROUPS, takes
+from tools.reference.settings import GROUPS
 
 #: A key of earlier versions, which is warned about.
 PACKAGE = Path(scrapy_bloom.__file__).parent
@@ -102,19 +102,6 @@ def test_each_setting_is_in_one_group() -> None:
     assert sorted(listed) == sorted(name.removeprefix("BLOOM_").lower() for name in SETTINGS)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_each_setting_says_what_it_accepts(name: str) -> None:
-    text = takes(name, SETTINGS[name].parse)
-    assert "object" not in text
-    assert "got" not in text.split()
-    assert len(text) >= len("a string")
-
-
-def test_a_parser_that_accepts_anything_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not say what it accepts"):
-        takes("BLOOM_ANY", lambda name, value: value)
-
-
 def test_the_problems_of_servers_are_those_of_the_errors() -> None:
     text = TEXTS["docs/reference/messages.md"]
     rows = re.findall(r"(?m)^\| (.+) \| \[bloom-(.+)\]\(#bloom-\2\) \|$", text)
@@ -132,12 +119,6 @@ def problems() -> Iterator[tuple[str, str]]:
             text = in_words(remedy.format_map(words), WORDS)
             assert "{" not in text
             yield text, _KINDS.get(pattern, StorageError).code
-
-
-def test_the_head_of_a_script_ends_where_the_code_begins() -> None:
-    heads = scripts.heads()
-    assert heads["release"].startswith("release: ")
-    assert not [name for name, head in heads.items() if "redis.call" in head.splitlines()[-1]]
 
 
 @pytest.mark.parametrize("page", TEXTS)

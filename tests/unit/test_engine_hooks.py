@@ -77,11 +77,6 @@ def test_a_downloader_may_answer_at_once(result: object) -> None:
     assert events == ([("turned_into", REQUEST, REDIRECT)] if result is REDIRECT else [])
 
 
-def test_a_downloader_may_raise_at_once() -> None:
-    with pytest.raises(ValueError, match="of the downloader"):
-        fetch(ValueError("of the downloader"))
-
-
 def test_a_downloader_may_return_a_deferred() -> None:
     fetched, events = fetch(succeed(REDIRECT))
     assert fetched.result is REDIRECT
@@ -166,8 +161,3 @@ def test_a_page_that_is_done_needs_no_garbage_collector() -> None:
         assert gone() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("result", [RESPONSE, Failure(ValueError("no"))])
-def test_what_is_no_page_has_nothing_parsed(result: Any) -> None:
-    drop_parsed(result)

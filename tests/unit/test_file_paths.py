@@ -50,14 +50,6 @@ def test_nothing_is_left_of_a_file_that_is_not_finished(
     assert path.read_bytes() == b"before"
 
 
-def test_a_link_goes_on_to_where_it_goes(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("target")
-    with writing(tmp_path / "link") as file:
-        file.write(b"x")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "target").read_bytes() == b"x"
-
-
 def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     path, got = tmp_path / "pipe", []
     os.mkfifo(path)

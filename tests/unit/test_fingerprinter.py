@@ -1,12 +1,8 @@
 """ScrapyRedisFingerprinter makes the fingerprints of scrapy-redis; long fingerprints are hashed."""
 
-import gc
-
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import FormRequest, Request
-from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom.fingerprinter import (
@@ -15,8 +11,6 @@ from scrapy_bloom.fingerprinter import (
     ScrapyRedisFingerprinter,
     bounded,
 )
-
-PATH = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
 
 #: Parts of URLs in which canonicalization has something to do.
 parts = st.text(st.sampled_from("abAB09-._~%/ä€ +;:@&=?"), max_size=12)
@@ -55,22 +49,6 @@ def test_forms_are_told_apart() -> None:
     found = [fingerprinter.fingerprint(form) for form in forms]
     assert found == [theirs(form) for form in forms]
     assert len(set(found)) == 3
-
-
-def test_it_keeps_no_request_alive() -> None:
-    fingerprinter = ScrapyRedisFingerprinter()
-    request = Request("https://example.com")
-    fingerprinter.fingerprint(request)
-    assert len(fingerprinter._known) == 1
-    del request
-    gc.collect()
-    assert len(fingerprinter._known) == 0
-
-
-def test_scrapy_builds_it_by_its_setting() -> None:
-    crawler = get_crawler(settings_dict={"REQUEST_FINGERPRINTER_CLASS": PATH})
-    made = build_from_crawler(load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
-    assert isinstance(made, ScrapyRedisFingerprinter)
 
 
 @given(st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=2 * MAX_FINGERPRINT))

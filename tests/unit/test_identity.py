@@ -10,7 +10,7 @@ from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.crawl import identity
-from scrapy_bloom.crawl.identity import MAX_LENGTH, FingerprintCache, cached
+from scrapy_bloom.crawl.identity import FingerprintCache, cached
 from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
 
 characters = st.one_of(st.sampled_from(list("ab/?&=#%;: \t\n\\@.é")), st.characters(codec="utf-8"))
@@ -95,12 +95,6 @@ def test_the_latest_urls_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert len(find._older) <= 10
 
 
-def test_long_urls_are_not_kept() -> None:
-    find = FingerprintCache(RequestFingerprinter().fingerprint)
-    find(Request("https://example.com/" + "a" * MAX_LENGTH))
-    assert not find._newer
-
-
 class Own(RequestFingerprinter):
     """A project's own, as plug-ins have them."""
 
@@ -112,10 +106,6 @@ class Keyed:
 
     def fingerprint(self, request: Request) -> bytes:
         return str(request.meta.get(self.key)).encode()
-
-
-class Verbatim(Keyed):
-    key = "verbatim_url"
 
 
 class Headed:
@@ -133,8 +123,3 @@ def test_a_fingerprinter_that_may_look_at_more_has_no_cache(
     if not isinstance(fingerprinter, Own):
         monkeypatch.setattr(identity, "KNOWN", (type(fingerprinter),))
     assert not isinstance(cached(fingerprinter), FingerprintCache)
-
-
-def test_one_that_looks_at_what_is_known_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "KNOWN", (Verbatim,))
-    assert isinstance(cached(Verbatim()), FingerprintCache)

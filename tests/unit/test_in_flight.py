@@ -115,25 +115,6 @@ def test_a_long_chain_of_pages_is_settled_from_its_end(length: int) -> None:
     assert not unkept
 
 
-def test_each_page_whose_request_was_scheduled_waits_for_it() -> None:
-    """The claim was lost in between, or made by a page that is another worker's by now."""
-    unkept, first, second = UnkeptRequests(time.monotonic), flight(1, CONFIRM), flight(2, CONFIRM)
-    unkept.add(claim(3), first)
-    unkept.add(claim(3), second)
-    unkept.add(claim(3), second)
-    assert (first.unkept, second.unkept) == (1, 1)
-    assert unkept.settle(claim(3), CONFIRM) == [first, second]
-
-
-def test_a_claim_that_was_granted_again_is_as_old_as_the_last_grant() -> None:
-    times = iter([1.0, 3.0])
-    unkept, fields = UnkeptRequests(times.__next__), [field_of(claim(3)[1])]
-    unkept.add(claim(3), flight(1))
-    assert unkept.find("default", fields, 2.0)
-    unkept.add(claim(3), flight(2))
-    assert not unkept.find("default", fields, 2.0)
-
-
 def test_a_page_yields_a_request_again_that_is_lost() -> None:
     unkept, page = UnkeptRequests(lambda: 7.0), flight(1, CONFIRM)
     unkept.add(claim(2), page)
@@ -144,32 +125,6 @@ def test_a_page_yields_a_request_again_that_is_lost() -> None:
     assert unkept.find("default", fields, 7.0) == []
     assert unkept.settle(claim(2), REPEAT) == [page]
     assert page.end() == REPEAT
-
-
-def test_a_page_does_not_wait_for_what_is_settled() -> None:
-    """The server may know the claim for a moment longer."""
-    unkept, first, second = UnkeptRequests(time.monotonic), flight(1), flight(2)
-    unkept.add(claim(3), first)
-    first.kind = CONFIRM
-    assert unkept.settle(claim(3), CONFIRM) == [first]
-    assert unkept.adopt(claim(3), second) == []
-    assert not second.unkept
-    assert len(unkept) == 0
-
-
-def test_a_page_that_is_crawled_twice_is_known_while_it_waits() -> None:
-    unkept, first, again, other = (
-        UnkeptRequests(time.monotonic),
-        *(flight(1, CONFIRM), flight(1, CONFIRM), flight(2, CONFIRM)),
-    )
-    unkept.add(claim(3), first)
-    unkept.add(claim(4), first)
-    assert [unkept.is_crawled_twice(one) for one in (first, again, other)] == [False, True, False]
-    assert [unkept.waits_for(one, claim(3)) for one in (first, again)] == [True, False]
-    unkept.settle(claim(3), CONFIRM)
-    assert unkept.is_crawled_twice(again)
-    unkept.settle(claim(4), CONFIRM)
-    assert not unkept.is_crawled_twice(again)
 
 
 def test_a_page_adopts_what_no_page_waits_for() -> None:
@@ -192,10 +147,3 @@ def test_no_page_waits_for_itself_by_way_of_others(length: int) -> None:
         unkept.add(claim(number + 1), flights[number])
     unkept.adopt(claim(0), flights[-1])
     assert flights[-1].is_complete
-
-
-def test_a_page_that_yields_what_another_waits_for_does_not_wait() -> None:
-    unkept, first, second = UnkeptRequests(time.monotonic), flight(1), flight(2)
-    unkept.add(claim(3), first)
-    unkept.adopt(claim(3), second)
-    assert (first.unkept, second.unkept) == (1, 0)

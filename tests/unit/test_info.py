@@ -7,7 +7,7 @@ import pytest
 from scrapy_bloom.bloom.model.generations import Config, Counts
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import RUNS, SECONDS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
 from scrapy_bloom.bloom.model.sizing import (
     lost_by_discard,
     predicted_error_rate,
@@ -78,11 +78,6 @@ def test_of_a_counting_filter_it_says_what_discards_may_lose() -> None:
     assert info.saturated == pytest.approx(sum(saturated))
 
 
-def test_one_block_can_be_asked_about() -> None:
-    found = snapshot(filter_of(), [{"0.0": 10}, {"0.0": 20}])
-    assert [describe("k", found, block=block).count for block in range(2)] == [10, 20]
-
-
 def test_generations_are_told_newest_first_with_their_times() -> None:
     rings = [ring.advance(NOW + DAY) for ring in filter_of()]
     info = describe("k", snapshot(rings, [{"0.0": 10, "1.0": 1}, {"0.0": 20, "1.0": 2}]))
@@ -97,14 +92,6 @@ def test_generations_are_told_newest_first_with_their_times() -> None:
     assert oldest.capacity == sum(ring.layers[-1].capacity for ring in rings)
     assert oldest.fill_ratio == 30 / oldest.capacity
     assert oldest.memory + newest.memory == info.memory
-
-
-def test_blocks_that_have_grown_apart_are_told_by_the_largest() -> None:
-    first, second = filter_of()
-    grown = first.grow(NOW, {"0.0": first.layers[0].capacity})
-    (generation,) = describe("k", snapshot([grown, second], [{}, {}])).generations
-    assert generation.layers == 2
-    assert generation.capacity == sum(layer.capacity for layer in (*grown.layers, *second.layers))
 
 
 def test_generations_of_one_period_are_told_apart_by_the_order_they_were_opened_in() -> None:
@@ -122,34 +109,11 @@ def test_generations_of_one_period_are_told_apart_by_the_order_they_were_opened_
     assert later.estimated_error_rate == pytest.approx(rates[2])
 
 
-def test_blocks_that_rotate_one_after_the_other_are_of_one_period() -> None:
-    rings = [ring.advance(NOW + 1) for ring in filter_of(stagger=True)]
-    later = [ring.advance(NOW + DAY) for ring in rings]
-    info = describe("k", snapshot(later, [{}, {}]))
-    assert [generation.opened for generation in info.generations] == [NOW + DAY, NOW, NOW]
-    assert [g.closes - NOW for g in info.generations] == [2 * DAY, 3 * DAY // 2, DAY // 2]
-
-
 def test_where_all_generations_are_written_the_oldest_is_counted() -> None:
     rings = [ring.advance(NOW + DAY) for ring in filter_of(WRITE_ALL)]
     info = describe("k", snapshot(rings, [{"0.0": 10, "1.0": 1}] * 2))
     assert info.count == 20
     assert [generation.count for generation in info.generations] == [2, 20]
-
-
-def test_without_a_window_nothing_is_forgotten() -> None:
-    info = describe("k", snapshot(filter_of(schedule=None), [{}, {}]))
-    (generation,) = info.generations
-    assert (info.window, info.period) == (None, None)
-    assert (generation.opened, generation.closes, generation.forgotten) == (NOW, 0, 0)
-
-
-def test_runs_are_told_by_number() -> None:
-    schedule = Schedule(Span(2, RUNS), Span(1, RUNS))
-    rings = [ring.advance(NOW, run="a") for ring in filter_of(schedule=schedule)]
-    info = describe("k", snapshot(rings, [{}, {}]))
-    assert (info.window, info.period) == ("2 runs", "1 run")
-    assert [(g.run, g.closes, g.forgotten) for g in info.generations] == [(1, 0, 0), (0, 0, 0)]
 
 
 def test_an_item_is_told_by_the_generation_that_has_it() -> None:

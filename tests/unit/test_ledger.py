@@ -10,18 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
+from support.rings import DAY, HOUR, NOW, ORDERS, fresh, schedule
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ledger
-from scrapy_bloom.bloom.model.generations import Config, forgotten_before
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.generations import forgotten_before
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Schedule, Span
-
-NOW = 1_700_000_000
-HOUR, DAY = 3600, 86_400
-HEADER = Header("0" * 32, 4, tuple(range(1, 21)))
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS
 
 requests = st.text(st.characters(exclude_characters="\n"), min_size=1)
 #: Of a server's client that decodes what is no UTF-8.
@@ -36,13 +32,6 @@ tags = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, m
 
 @given(st.lists(requests | odd_requests, min_size=1))
 def test_packed_requests_are_read_back(texts: list[str]) -> None:
-    assert ledger.unpack(ledger.pack(texts)) == sorted(texts)
-
-
-def test_the_largest_chunk_that_is_written_is_read_back() -> None:
-    """The first request may take 65,536 bytes; each of the others takes four for a character."""
-    texts = ["a" * 65_536] + ["\N{PILE OF POO}" * 32] * (ledger.CHUNK_ENTRIES - 1)
-    assert sum(len(text.encode()) for text in texts[1:]) < ledger.CHUNK_LENGTH
     assert ledger.unpack(ledger.pack(texts)) == sorted(texts)
 
 
@@ -113,14 +102,6 @@ def test_a_damaged_entry_is_none(text: str) -> None:
 # -- what is due --
 
 
-def schedule(window: int, period: int, unit: str = SECONDS) -> Schedule:
-    return Schedule(Span(window, unit), Span(period, unit))
-
-
-def fresh(order: str = WRITE_NEWEST, plan: Schedule | None = None, now: int = NOW) -> Ring:
-    return Ring.fresh(replace(HEADER, order=order), Config(1_000, 1e-3, plan), now)
-
-
 plans = st.sampled_from(
     [
         None,
@@ -132,7 +113,7 @@ plans = st.sampled_from(
         schedule(6, 2, RUNS),
     ]
 )
-orders = st.sampled_from([WRITE_NEWEST, WRITE_ALL])
+orders = st.sampled_from(ORDERS)
 
 
 @dataclass
@@ -205,7 +186,7 @@ class History:
 @st.composite
 def histories(draw: st.DrawFn) -> History:
     now = draw(st.integers(NOW, NOW + 60 * DAY))
-    history = History(fresh(draw(orders), draw(plans), now), now)
+    history = History(fresh(draw(orders), now, schedule=draw(plans)), now)
     for _ in range(draw(st.integers(1, 14))):
         try:
             history.step(draw)
@@ -281,7 +262,7 @@ def test_pages_of_a_chunk_are_forgotten_together(
 
 
 def test_entries_of_before_the_ring_make_one_chunk() -> None:
-    ring = fresh(plan=schedule(2 * DAY, DAY)).rotate(NOW + 10)
+    ring = fresh(schedule=schedule(2 * DAY, DAY)).rotate(NOW + 10)
     entries = [LedgerEntry(NOW + by, "shop", f"{by}") for by in (-9, -1, 0, 9, 10, 99)]
     chunks = ledger.chunks_of(ring, entries)
     assert [(chunk.time - NOW, ledger.unpack(chunk.data)) for chunk in chunks] == [

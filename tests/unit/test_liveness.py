@@ -110,9 +110,3 @@ def test_what_a_jobdir_has_is_left_to_it_until_it_is_empty() -> None:
     assert not mine.is_free(claim(stopped.id))
     assert replace(mine, idle_since=NOW).is_free(claim(stopped.id))
     assert crew(stopped).is_free(claim(stopped.id)), "another run without that JOBDIR"
-
-
-def test_nobody_is_waited_for_whose_fate_is_known() -> None:
-    mine = crew(ALIVE, SILENT)
-    for owner in (ME.id, ALIVE.id, SILENT.id, FAILED):
-        assert not mine.is_to_be_awaited(claim(owner))

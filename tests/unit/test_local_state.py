@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
+from support.still_clock import Clock
 
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl.local_state import ANY_AGE, BlockId, LocalState, Reserved
@@ -15,16 +16,6 @@ from scrapy_bloom.fingerprinter import versioned
 HERE, THERE = ("default", 0), ("default", 1)
 NEVER = float("inf")
 FORGET_AFTER = 60.0
-
-
-class Clock:
-    """Shows what it is told."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Known:
@@ -65,35 +56,6 @@ def known(clock: Clock) -> Known:
     return known
 
 
-# -- time --
-
-
-def test_an_entry_is_fresh_until_five_seconds_after_the_last_answer(
-    known: Known, clock: Clock
-) -> None:
-    known.add(HERE, b"a")
-    clock.now += FRESH
-    assert FRESH == 5.0
-    assert known.is_seen(HERE, b"a")
-
-
-def test_nothing_is_seen_from_the_end_of_the_ring_on(known: Known, clock: Clock) -> None:
-    known.answered(THERE, "v1", clock.now + 2, clock.now)
-    known.add(THERE, b"a")
-    clock.now += 1.999
-    assert known.is_seen(THERE, b"a")
-    clock.now += 0.001
-    assert not known.is_seen(THERE, b"a")
-
-
-def test_asked_in_between_a_block_keeps_its_entries(known: Known, clock: Clock) -> None:
-    known.add(HERE, b"a")
-    for _ in range(3):
-        clock.now += FORGET_AFTER
-        known.answered(HERE, "v1", NEVER, clock.now)
-    assert known.is_seen(HERE, b"a")
-
-
 # -- without a server --
 
 
@@ -106,14 +68,6 @@ def test_without_a_server_old_entries_count(known: Known, clock: Clock) -> None:
         assert not known.is_seen(place, b"a")
         assert known.is_seen(place, b"a", ANY_AGE)
         assert not known.is_seen(place, b"b", ANY_AGE)
-
-
-def test_what_is_not_certain_counts_without_a_server_only(known: Known) -> None:
-    known.add(HERE, b"a", is_certain=False)
-    assert not known.is_seen(HERE, b"a")
-    assert known.is_seen(HERE, b"a", ANY_AGE)
-    known.discard(HERE, b"a")
-    assert not known.is_seen(HERE, b"a", ANY_AGE)
 
 
 def test_an_uncertain_verdict_does_not_replace_a_certain_one(known: Known) -> None:
@@ -206,41 +160,6 @@ def test_an_entry_takes_eight_bytes_however_many_are_put_in(capacity: int, clock
     slots = known._slots
     assert slots.itemsize == 8
     assert capacity <= len(slots) <= capacity + 1
-
-
-def test_no_more_is_known_than_there_is_room_for(clock: Clock) -> None:
-    known = Known(100, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    for number in range(1_000):
-        known.add(HERE, b"%d" % number)
-    count = sum(known.is_seen(HERE, b"%d" % number) for number in range(1_000))
-    assert 50 < count <= 100
-
-
-def test_what_was_put_in_last_is_always_known(clock: Clock) -> None:
-    known = Known(2, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    for number in range(1_000):
-        known.add(HERE, b"%d" % number)
-        assert known.is_seen(HERE, b"%d" % number)
-        assert not number or known.is_seen(HERE, b"%d" % (number - 1))
-
-
-def test_an_item_put_in_again_takes_no_second_slot(clock: Clock) -> None:
-    known = Known(2, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    for item in (b"a", b"b", b"b", b"b"):
-        known.add(HERE, item)
-    assert known.is_seen(HERE, b"a")
-    assert known.is_seen(HERE, b"b")
-
-
-def test_without_a_cache_entries_count_without_a_server_only(clock: Clock) -> None:
-    known = Known(0, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    known.add(HERE, b"a")
-    assert not known.is_seen(HERE, b"a")
-    assert known.is_seen(HERE, b"a", ANY_AGE)
 
 
 # -- against a model --

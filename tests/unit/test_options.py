@@ -93,22 +93,6 @@ def test_a_new_filter_is_what_was_asked_for(
     wanted.check(header, "k")  # and is found to be
 
 
-def test_each_new_filter_has_an_id_and_seeds_of_its_own() -> None:
-    first, second = FilterOptions().new_header(STORED), FilterOptions().new_header(STORED)
-    assert first.id != second.id
-    assert set(first.seeds) != set(second.seeds)
-
-
-def test_as_many_seeds_are_drawn_as_the_tested_generations_need() -> None:
-    config = Config(1_000, 1e-3, Schedule(Span(128, HALF_MONTHS), Span(2, HALF_MONTHS)), growth=0)
-    counts = [
-        len(FilterOptions(ring=order).new_header(config).seeds)
-        for order in (WRITE_NEWEST, WRITE_ALL)
-    ]
-    assert counts == [16, 10]
-    assert len(FilterOptions(seeds=12).new_header(config).seeds) == 12
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -164,34 +148,22 @@ def test_counters_are_not_written_to_all_generations() -> None:
     [
         ("capacity", 5, 5),
         ("capacity", "5_000", 5000),
-        ("capacity", "1e6", 1_000_000),
         ("capacity", 1e6, 1_000_000),
-        ("capacity", "10M", 10_000_000),
         ("capacity", "1.5 million", 1_500_000),
-        ("capacity", "2,500,000", 2_500_000),
-        ("capacity", "50k", 50_000),
         ("error_rate", "1e-4", 1e-4),
-        ("error_rate", 0.5, 0.5),
         ("error_rate", "0.1%", 0.001),
         ("blocks", "4", 4),
         ("seeds", "7", 7),
-        ("seeds", 7, 7),
         ("seeds", "[5, 7, 11]", (5, 7, 11)),
         ("seeds", "5,7,11", (5, 7, 11)),
         ("seeds", [5, 7, 11], (5, 7, 11)),
         ("window", "5 months", Span(10, HALF_MONTHS)),
         ("window", timedelta(days=1), Span(86_400, SECONDS)),
-        ("window", 3600, Span(3600, SECONDS)),
-        ("window", "never", "never"),
         ("window", False, "never"),
-        ("run", "2027-01-31", "2027-01-31"),
         ("run", 7, "7"),
         ("stagger", "True", True),
         ("stagger", 0, False),
-        ("growth", "0", 0),
         ("growth", 1.5, 1.5),
-        ("max_memory", "1e9", 1_000_000_000),
-        ("max_memory", "2GB", 2_000_000_000),
         ("max_memory", "1.5 GiB", 3 << 29),
         ("ring", "write-all", WRITE_ALL),
         ("counting", "1", True),

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scrapy import Request, Spider, signals
-from scrapy.crawler import Crawler
+from scrapy import Request, signals
 from scrapy.http import Response
-from scrapy.utils.test import get_crawler
 from support.loops import in_loop
 from support.scraping import (
     FORMS,
@@ -61,15 +59,6 @@ async def test_duplicates_only_are_not_passed_on(form: Any) -> None:
     assert lab.filter.noted == [other]  # before its lookup
 
 
-@FORMS
-@in_loop
-async def test_items_only_take_no_round(form: Any) -> None:
-    lab = ScraperLab()
-    await lab.handle(form([ITEM] * 3))
-    assert lab.scraper.lists == [[ITEM] * 3]
-    assert lab.filter.rounds == []
-
-
 @in_loop
 async def test_receivers_get_a_signal_for_each_dropped_request() -> None:
     lab, (known, other, new) = ScraperLab(), links(3)
@@ -82,23 +71,6 @@ async def test_receivers_get_a_signal_for_each_dropped_request() -> None:
     lab.signals.connect(receive, signals.request_dropped)
     await lab.handle([known, other, new])
     assert received == lab.filter.dropped == [known, other]
-
-
-@in_loop
-async def test_a_url_that_is_yielded_twice_is_looked_up_once() -> None:
-    lab, (first, second, same) = ScraperLab(), [link(1), link(2), link(1)]
-    await lab.handle([first, second, same])
-    assert lab.filter.rounds == [[first, second]]
-    assert lab.scraper.flat == [first, second, same]  # the scheduler drops it
-
-
-@in_loop
-async def test_what_is_not_looked_up_keeps_its_place() -> None:
-    lab, (first, offsite, last) = ScraperLab(), links(3)
-    unfiltered, lab.offsite = first.replace(dont_filter=True), [offsite]
-    await lab.handle([first, unfiltered, offsite, last])
-    assert lab.filter.rounds == [[first, last]]
-    assert lab.scraper.flat == [first, unfiltered, offsite, last]
 
 
 @in_loop
@@ -187,21 +159,6 @@ async def test_many_links_are_looked_up_in_batches_and_the_loop_goes_on(form: An
     assert turns >= 1_000 // outputs_module.MAX_PER_TURN
 
 
-@in_loop
-async def test_the_loop_goes_on_while_duplicates_are_dropped() -> None:
-    lab, known, is_over = ScraperLab(), link(), False
-    lab.filter.known = [known]
-
-    async def callback() -> AsyncIterator[Any]:
-        while not is_over:
-            yield known
-
-    page = asyncio.ensure_future(lab.handle(callback()))
-    await asyncio.sleep(0)
-    is_over = True
-    await page
-
-
 @FORMS
 @pytest.mark.parametrize("limit", [1, 3])
 @in_loop
@@ -211,14 +168,6 @@ async def test_so_many_items_are_processed_at_a_time(form: Any, limit: int) -> N
     await lab.handle(form([*[ITEM] * 20, *links(5)]))
     assert lab.scraper.most_parallel == limit
     assert len(lab.scraper.done) == 25
-
-
-@in_loop
-async def test_items_do_not_split_batches_of_links_where_there_is_room_for_them() -> None:
-    lab, requests = ScraperLab(scraper=Scraper(2)), links(20)
-    await lab.handle([ITEM, *requests])
-    assert lab.filter.rounds == [requests]
-    assert lab.scraper.concurrent_items == 21
 
 
 @FORMS
@@ -267,28 +216,6 @@ async def test_an_exception_comes_after_what_was_yielded_before(
     assert lab.scraper.errors == [error]
 
 
-@in_loop
-async def test_what_goes_on_after_an_exception_is_read_to_its_end() -> None:
-    """The iterators of Scrapy's spider middlewares go on after an exception."""
-    lab, first, last = ScraperLab(), link(1), link(2)
-
-    class Odd:
-        outputs = iter([first, ValueError(), last])
-
-        def __iter__(self) -> "Odd":
-            return self
-
-        def __next__(self) -> Any:
-            output = next(self.outputs)
-            if isinstance(output, Exception):
-                raise output
-            return output
-
-    await lab.handle(Odd())
-    assert lab.scraper.flat == [first, last]
-    assert len(lab.scraper.errors) == 1
-
-
 # -- methods of another form --
 
 
@@ -325,11 +252,6 @@ def test_an_unknown_form_is_an_error_before_the_first_page(scraper: Any, what: s
     with pytest.raises(ConfigurationError, match="set BLOOM_BATCH = 0") as raised:
         EngineAdapter(crawler).hook_scraper(outputs(crawler).hook)
     assert what in str(raised.value)
-
-
-def test_without_an_engine_nothing_is_replaced() -> None:
-    crawler: Crawler = get_crawler(Spider)
-    EngineAdapter(crawler).hook_scraper(outputs(crawler).hook)
 
 
 # -- items whose pipeline raises --

@@ -32,37 +32,6 @@ async def test_a_callback_may_wait_for_what_it_has_yielded(output: Any) -> None:
 
 
 @in_loop
-async def test_a_callback_goes_on_while_its_items_are_processed() -> None:
-    lab, all_are_there = ScraperLab(), asyncio.Event()
-    lab.scraper.pipeline = lambda _: all_are_there.wait()
-
-    async def callback() -> AsyncIterator[Any]:
-        for _ in range(10):
-            yield ITEM
-            await asyncio.sleep(0)
-        all_are_there.set()
-
-    await lab.handle(callback())
-    assert lab.scraper.done == [ITEM] * 10
-
-
-@in_loop
-async def test_a_callback_that_waits_does_not_exceed_the_items_at_a_time() -> None:
-    lab = ScraperLab(scraper=Scraper(3))
-    lab.scraper.pipeline = one_turn
-
-    async def callback() -> AsyncIterator[Any]:
-        for number in range(20):
-            yield ITEM
-            yield link(number)
-            await asyncio.sleep(0)
-
-    await lab.handle(callback())
-    assert 1 <= lab.scraper.most_parallel <= 3
-    assert len(lab.scraper.done) == 40
-
-
-@in_loop
 async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> None:
     """It may run as long as the crawl, and yield what it waits for, one by one."""
     lab, held = ScraperLab(), list[Any]()
@@ -117,22 +86,6 @@ async def test_requests_keep_their_order_though_some_are_looked_up_and_others_no
     lab.filter.decide_many = slow  # type: ignore[method-assign]
     await lab.handle(callback())
     assert lab.scraper.flat == [first, second]
-
-
-@in_loop
-async def test_what_precedes_a_cancellation_is_passed_on() -> None:
-    """A callback raises CancelledError, for example, when a task that it awaits is cancelled."""
-    lab, first = ScraperLab(), link()
-
-    async def callback() -> AsyncIterator[Any]:
-        yield first
-        raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        await lab.handle(callback())
-    while not lab.scraper.done:
-        await asyncio.sleep(0)
-    assert lab.scraper.flat == [first]
 
 
 @in_loop
@@ -206,20 +159,3 @@ async def test_a_time_out_ends_what_the_callback_waits_for(limit: int) -> None:
     await lab.handle(callback())
     assert lab.scraper.flat == [*[ITEM] * 6, "timed out", "over"]
     assert lab.scraper.errors == []
-
-
-@pytest.mark.usefixtures("short_turns")
-@in_loop
-async def test_a_time_out_that_is_left_before_anything_was_waited_for_is_none() -> None:
-    lab = ScraperLab()
-
-    async def callback() -> AsyncIterator[Any]:
-        async with asyncio.timeout(0):
-            yield ITEM
-            yield ITEM
-        for _ in range(3):
-            await asyncio.sleep(0)
-        yield "over"
-
-    await lab.handle(callback())
-    assert lab.scraper.flat == [ITEM, ITEM, "over"]

@@ -82,12 +82,6 @@ def test_subcommands_parse(page: str) -> None:
         assert not parsed[1], arguments
 
 
-def test_the_parser_refuses_what_there_is_not() -> None:
-    with pytest.raises(argparse.ArgumentError):
-        parser().parse_known_args(["inform"])
-    assert parser().parse_known_args(["info", "--bits"])[1] == ["--bits"]
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_yaml_is_valid(page: str) -> None:
     for block in blocks(page, "yaml"):

@@ -11,17 +11,14 @@ from hypothesis import strategies as st
 from scrapy_bloom import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import (
     HALF_MONTHS,
-    MAX_GENERATIONS,
     RUNS,
     SECONDS,
-    Schedule,
     Span,
 )
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
     RUN,
     WINDOW_NAME,
-    Condition,
     RecrawlRule,
     RecrawlWindow,
     RecrawlWindows,
@@ -55,13 +52,10 @@ def windows(
 @pytest.mark.parametrize(
     ("value", "parsed"),
     [
-        ("run", RUN),
         (" Run ", RUN),
         ("default", DEFAULT),
         ({"recrawl_after": "run"}, RUN),
-        ("never", NEVER),
         (False, NEVER),
-        ("1 day", RecrawlWindow(Span(DAY, SECONDS))),
         (DAY, RecrawlWindow(Span(DAY, SECONDS))),
         ("1 run", RecrawlWindow(Span(1, RUNS))),
         (
@@ -79,16 +73,13 @@ def test_windows_of_rules(value: object, parsed: object) -> None:
     ("value", "error"),
     [
         ("soon", 'or "2 runs", or "never", "run" or "default"; got \'soon\': it should be'),
-        ("5 m", "minutes or months"),
         (None, "got None"),
-        ({}, 'as a dict has "recrawl_after"'),
         ({"capacity": 5}, 'as a dict has "recrawl_after"'),
         ({"recrawl_after": "1 day", "days": 5}, "as a dict has .*got .*days"),
         ({"recrawl_after": "1 day", "capacity": 0}, r"\['capacity'\] is the number of URLs"),
         ({"recrawl_after": "1 day", "rotate_every": "x"}, r"\['rotate_every'\] is a length"),
         ({"recrawl_after": "2 days", "rotate_every": "3 days"}, 'set rotate_every to "2 days"'),
         ({"recrawl_after": "run", "capacity": 5}, "leave them out"),
-        ({"recrawl_after": "default", "rotate_every": "1 day"}, "leave them out"),
         ({"recrawl_after": "never", "rotate_every": "1 day"}, 'leave "rotate_every" out'),
     ],
 )
@@ -141,25 +132,15 @@ def test_rules_on_the_command_line_are_json() -> None:
     [
         (r"/page/\d+$", "https://x.example/page/12", 3, True),
         (r"/page/\d+$", "https://x.example/page/12/a", 3, False),
-        ({"host": "x.example"}, "https://x.example/", 0, True),
         ({"host": "X.Example."}, "https://www.X.example:8000/", 0, True),
         ({"host": "x.example"}, "https://user:x.example@other.example/", 0, False),
         ({"host": "x.example"}, "https://ax.example/", 0, False),
-        ({"host": "www.x.example"}, "https://x.example/", 0, False),
-        ({"host": "x.example"}, "https://other.example/?x.example", 0, False),
         ({"host": "bücher.example"}, "https://xn--bcher-kva.example/", 0, True),
-        ({"host": "127.0.0.1"}, "http://127.0.0.1:80/", 0, True),
         ({"host": "[::1]"}, "http://[::1]:80/", 0, True),
         ({"host": "x.example"}, "http://[x.example/", 0, False),
         ({"host": "x.example"}, "data:text/html,x.example", 0, False),
-        ({"depth": 1}, "https://x.example/", 1, True),
-        ({"depth": 1}, "https://x.example/", 2, False),
-        ({"depth": 0}, "https://x.example/", 0, True),
         ({"depth": 0}, "https://x.example/", None, False),
         ({"url": "/a", "host": "x.example", "depth": 1}, "https://x.example/a", 1, True),
-        ({"url": "/a", "host": "x.example", "depth": 1}, "https://x.example/b", 1, False),
-        ({"url": "/a", "host": "x.example", "depth": 1}, "https://y.example/a", 1, False),
-        ({"url": "/a", "host": "x.example", "depth": 1}, "https://x.example/a", 0, False),
     ],
 )
 def test_a_condition_holds_if_all_that_is_given_does(
@@ -224,19 +205,14 @@ schedules = st.builds(
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        ("1 day", "1-day"),
         ("24 hours", "1-day"),
         (DAY, "1-day"),
-        ("7d", "1-week"),
         ("30 days", "30-days"),
-        ("1 month", "1-month"),
         ("12 months", "1-year"),
         ("24 runs", "24-runs"),
         ("never", "never"),
         ({"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}, "1-day"),
-        ({"recrawl_after": "6 months", "rotate_every": "1 month"}, "6-months"),
         ({"recrawl_after": "6 months", "rotate_every": "3 months"}, "6-months-by-3-months"),
-        ({"recrawl_after": "10 years", "rotate_every": "1 year"}, "10-years-by-1-year"),
         ({"recrawl_after": "2 months", "rotate_every": "0.5 months"}, "2-months-by-0.5-months"),
     ],
 )
@@ -252,19 +228,6 @@ def test_names_are_equal_if_and_only_if_the_windows_are(
     assert one.name not in (RUN, DEFAULT)
     same = (one.recrawl_after, one.rotate_every) == (two.recrawl_after, two.rotate_every)
     assert (one.name == two.name) is same
-
-
-@given(lengths.filter(lambda span: span.unit == SECONDS or span.count <= MAX_GENERATIONS))
-def test_the_usual_period_is_not_named(span: Span) -> None:
-    window, usual = RecrawlWindow(span), Schedule.of(span).period
-    assert "by" not in window.name
-    assert RecrawlWindow(span, usual).name == window.name
-    assert usual == span or "by" in RecrawlWindow(span, span).name
-
-
-@pytest.mark.parametrize("name", ["", "-a", "_a", "a b", "a:b", "a/b", "x" * 41, "é", "a\n", "{a}"])
-def test_hostile_names_are_no_windows(name: str) -> None:
-    assert not WINDOW_NAME.fullmatch(name)
 
 
 def test_equal_windows_share_a_filter_and_the_largest_capacity_counts() -> None:
@@ -302,11 +265,9 @@ def test_the_main_window_has_the_main_filter() -> None:
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        ("run", RUN),
         (" RUN ", RUN),
         ("default", DEFAULT),
         ("6 months", DEFAULT),
-        ("24 hours", "1-day"),
         (DAY, "1-day"),
         ("9 months", "9-months-by-3-months"),
         ("2 weeks", "2-weeks"),
@@ -324,7 +285,3 @@ def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> N
     for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "other", True):
         with pytest.raises(ConfigurationError):
             found.find(other)
-
-
-def test_a_condition_without_anything_holds_always() -> None:
-    assert Condition().holds("https://example.com/", None)

@@ -22,24 +22,19 @@ from support.stored_requests import (
     SPIDER,
     URL,
     ChangingRequest,
-    Colour,
     FailingRequest,
-    GreedyRequest,
     Method,
     NeedyRequest,
     Outer,
     Pages,
     PlainRequest,
-    Point,
     Price,
     SlottedRequest,
     Text,
     TokenRequest,
     assert_kept,
     assert_refused,
-    of,
     sample,
-    stored,
 )
 
 from scrapy_bloom.crawl import request_codec
@@ -102,21 +97,6 @@ def test_restored_callbacks_are_methods_of_the_spider_that_restores() -> None:
     assert request.callback != SPIDER.parse
 
 
-@pytest.mark.parametrize("method", [SPIDER.alias, SPIDER.decorated, SPIDER.private])
-def test_methods_under_another_name_come_back(method: Method) -> None:
-    assert_kept(sample(callback=method))
-
-
-def test_a_method_that_the_spider_hides_comes_back() -> None:
-    spider = Pages()
-    spider.parse = spider.failed  # type: ignore[assignment, method-assign]
-    assert_kept(sample(callback=spider.parse), spider)
-
-
-def test_no_spider_is_needed_without_callbacks() -> None:
-    assert dump(sample(), None) == f'{{"url":"{URL}"}}'
-
-
 def test_defaults_are_left_out() -> None:
     text = dump(sample(callback=SPIDER.parse, meta={"depth": 3}), SPIDER)
     assert json.loads(text) == {"url": URL, "callback": "parse", "meta": {"depth": 3}}
@@ -129,13 +109,6 @@ def test_the_longest_text_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"x" * 60_000, b"\xff" * 10_000], ids=["of ASCII", "of other bytes"]
-)
-def test_long_bodies_come_back(body: bytes) -> None:
-    assert_kept(sample(method="POST", body=body))
-
-
-@pytest.mark.parametrize(
     "value",
     ["x" * 1_000_000, b"x" * 1_000_000, ["x" * 100] * 10_000, [0] * 40_000, {"x" * 70_000: 1}],
     ids=["text", "bytes", "texts", "numbers", "key"],
@@ -145,30 +118,6 @@ def test_what_is_too_long_is_refused_before_it_is_written(
 ) -> None:
     monkeypatch.setattr(request_codec, "to_json", None)
     assert_refused(sample(meta={"a": value}), "meta (takes more than 65,536|is .* too large)")
-
-
-def test_a_class_that_changes_its_arguments_does_not_change_the_defaults() -> None:
-    load(stored(_class=of(GreedyRequest)), SPIDER)
-    assert load(stored(), SPIDER).meta == {}
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        sample(callback=SPIDER.parse, headers={"Referer": URL}),
-        sample(callback=SPIDER.parse, encoding="cp1252"),
-        sample(meta={"link_text": Text("a"), "at": [b"a", Colour.RED, (1,)]}),
-        sample(cb_kwargs={"point": Point(1, 2)}),
-    ],
-)
-def test_no_trial_is_needed_for_plain_requests(
-    request_: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: object) -> None:
-        raise AssertionError("read back")
-
-    monkeypatch.setattr(request_codec, "_read", fail)
-    dump(request_, SPIDER)
 
 
 # -- requests as Scrapy makes them --
@@ -271,10 +220,6 @@ def test_functions_that_are_no_methods_of_the_spider_are_refused(
     assert_refused(Request(URL, **arguments), f"{name} is not a method of the spider")
 
 
-def test_a_callback_without_a_spider_is_refused() -> None:
-    assert_refused(sample(callback=SPIDER.parse), "callback is not a method", spider=None)
-
-
 @pytest.mark.parametrize("url", ["ftp://a/b", "data:,x", "about:blank", "s3://b/k", "file:///x"])
 def test_other_schemes_are_refused(url: str) -> None:
     assert_refused(Request(url), "URL of a page")
@@ -295,12 +240,6 @@ def test_attributes_that_were_changed_to_other_values_are_refused(name: str, val
     request = sample()
     setattr(request, name, value)
     assert_refused(request, name.strip("_"))
-
-
-def test_headers_that_are_not_bytes_are_refused() -> None:
-    request = sample()
-    dict.__setitem__(request.headers, b"A", ["x"])
-    assert_refused(request, "AttributeError")
 
 
 def test_headers_that_a_class_would_add_again_are_refused() -> None:
@@ -326,18 +265,6 @@ def test_a_request_that_its_class_does_not_restore_is_refused(
     request_: Request, reason: str
 ) -> None:
     assert_refused(request_, reason)
-
-
-def test_what_its_class_adds_is_refused_if_it_was_removed() -> None:
-    request = sample(GreedyRequest)
-    del request.meta["seen"]
-    assert_refused(request, "meta would not come back unchanged")
-
-
-def test_an_attribute_of_the_users_own_is_refused() -> None:
-    request = sample(PlainRequest)
-    request.note = "x"  # type: ignore[attr-defined]
-    assert_refused(request, "note would not come back unchanged")
 
 
 def test_a_class_behind_the_name_of_another_is_refused() -> None:

@@ -48,7 +48,7 @@ from support.stored_requests import (
     sample,
 )
 
-from scrapy_bloom.crawl.request_codec import dump, load
+from scrapy_bloom.crawl.request_codec import dump
 from scrapy_bloom.crawl.request_values import MAX_DEPTH
 
 TODAY = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -150,10 +150,6 @@ def test_values_come_back_exactly(value: object) -> None:
     assert_kept(sample(TokenRequest, token=value, meta={"a": value}))
 
 
-def test_a_number_that_equals_nothing_comes_back() -> None:
-    assert_kept(sample(meta={"a": float("nan"), "b": [Decimal("NaN")]}))
-
-
 @given(st.dictionaries(keys, values, max_size=4))
 def test_dicts_come_back_exactly(value: dict[Any, Any]) -> None:
     assert_kept(sample(meta=value, cb_kwargs=value, cookies=value))
@@ -206,13 +202,6 @@ def test_values_are_stored_under_their_tags(value: object, text: str) -> None:
 )
 def test_values_of_more_types_come_back(value: object) -> None:
     assert_kept(sample(meta={"a": value}, cb_kwargs={"a": value}, cookies={"a": value}))
-
-
-def test_items_keep_the_order_of_an_ordered_dict() -> None:
-    value = OrderedDict(a=1, b=2)
-    value.move_to_end("a")
-    again = load(dump(sample(meta={"a": value}), SPIDER), SPIDER)
-    assert list(again.meta["a"].items()) == [("b", 2), ("a", 1)]
 
 
 @pytest.mark.parametrize("innermost", [1, (), {"tuple": 1}, {1: [2]}, Point(1), {Price}, {1}])
@@ -306,13 +295,6 @@ def test_values_that_would_not_come_back_exactly_are_refused(value: object, reas
 def test_a_value_that_holds_itself_is_refused() -> None:
     value: list[object] = []
     value += [value, value]
-    assert_refused(sample(meta={"a": value}), "meta is nested too deeply or too large")
-
-
-def test_a_value_that_grows_when_written_is_refused() -> None:
-    value: list[object] = []
-    for _ in range(MAX_DEPTH - 2):
-        value = [value, value]
     assert_refused(sample(meta={"a": value}), "meta is nested too deeply or too large")
 
 

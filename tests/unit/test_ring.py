@@ -5,14 +5,23 @@ that a ring promises; a second, much simpler model says what it has to remember.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
+from support.rings import (
+    DAY,
+    HOUR,
+    NOW,
+    ORDERS,
+    YEAR,
+    all_full,
+    fresh,
+    headers,
+    numbers,
+    schedule,
+)
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
@@ -21,10 +30,9 @@ from scrapy_bloom.bloom.model.generations import (
     MAX_LAYERS,
     Config,
     Counts,
-    Generation,
     Layer,
 )
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST
 from scrapy_bloom.bloom.model.ring import (
     RING_OUTLIVES_SECONDS,
     RUNS_EXPIRE_SECONDS,
@@ -36,35 +44,8 @@ from scrapy_bloom.bloom.model.schedule import (
     HALF_MONTHS,
     MAX_GENERATIONS,
     RUNS,
-    SECONDS,
-    Schedule,
-    Span,
 )
 from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
-
-NOW = 1_700_000_000
-HOUR, DAY, YEAR = 3600, 86_400, 366 * 86_400
-SEEDS = tuple(range(1, 21))
-HEADER = Header("0" * 32, 4, SEEDS)
-ORDERS = [WRITE_NEWEST, WRITE_ALL]
-
-
-def schedule(window: int, period: int, unit: str = SECONDS) -> Schedule:
-    return Schedule(Span(window, unit), Span(period, unit))
-
-
-def fresh(order: str = WRITE_NEWEST, now: int = NOW, **config: Any) -> Ring:
-    config = {"capacity": 1_000, "error_rate": 1e-3, **config}
-    return Ring.fresh(replace(HEADER, order=order), Config(**config), now)
-
-
-def all_full(ring: Ring) -> Counts:
-    return {layer.name: layer.capacity for layer in ring.layers}
-
-
-def numbers(ring: Ring) -> list[int]:
-    return [generation.number for generation in ring.generations]
-
 
 schedules = st.sampled_from(
     [
@@ -89,16 +70,6 @@ configs = st.builds(
     growth=st.sampled_from([0, 1, 1.5, 2, 64]),
     max_memory=st.none() | st.integers(10**3, 10**8),
 )
-headers = st.builds(
-    Header,
-    id=st.just("0" * 32),
-    blocks=st.sampled_from([1, 4]),
-    seeds=st.just(SEEDS),
-    order=st.sampled_from(ORDERS),
-    stagger=st.booleans(),
-)
-# A counting filter writes the newest generation only.
-headers |= st.builds(replace, st.just(HEADER), stagger=st.booleans(), counting=st.just(True))
 jumps = (
     st.integers(-HOUR, HOUR)
     | st.integers(-7 * DAY, 70 * DAY)
@@ -342,304 +313,7 @@ def test_advancing_a_second_time_changes_nothing(
     assert ring.advance(now, history.counts, run) is ring
 
 
-@examples(100)
-@given(histories())
-def test_a_ring_under_its_own_settings_stays_the_same_object(history: History) -> None:
-    """So nothing is written when nothing changes."""
-    ring = history.ring
-    assert ring.reconfigure(ring.config, NOW) is ring
-    assert ring.reconfigure(replace(ring.config), NOW) is ring
-
-
-# -- time --
-
-timed = st.builds(
-    lambda header, config, times: (header, config, times),
-    headers,
-    st.builds(
-        Config,
-        capacity=st.just(100),
-        error_rate=st.just(1e-3),
-        schedule=st.sampled_from(
-            [
-                schedule(12, 2, HALF_MONTHS),
-                schedule(48, 24, HALF_MONTHS),
-                schedule(7, 1),
-                schedule(DAY, DAY),
-            ]
-        ),
-        growth=st.sampled_from([0, 2]),
-    ),
-    st.lists(st.integers(0, 3) | st.integers(0, 3 * YEAR), min_size=1, max_size=20),
-)
-
-
-@examples(300)
-@given(timed, st.integers(0, 3))
-def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
-    drawn: tuple[Header, Config, list[int]], block: int
-) -> None:
-    """Against sets, one for each period: URLs of period p are new again in period p + G.
-
-    The time of every step also is the name of a URL, which is claimed, and claimed again later.
-    """
-    header, config, gaps = drawn
-    block %= header.blocks
-    part = (block, header.blocks) if header.stagger else (0, 1)
-    assert config.schedule is not None
-    now = 20 * YEAR
-    ring = Ring.fresh(header, config, now, block=block)
-    held: dict[str, set[int]] = {}
-    seen_in: dict[int, int] = {}
-    for gap in gaps:
-        now += gap
-        period = config.schedule.index(now, *part)
-        ring = ring.advance(now)
-        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
-        remembered = set().union(*(held[layer.name] for layer in ring.tested))
-        assert remembered == {u for u, p in seen_in.items() if period < p + config.slots}
-        assert ring.ends == config.schedule.start(period + 1, *part) > now
-        for url in (now, 20 * YEAR):
-            if url not in remembered:
-                seen_in[url] = period
-                for layer in ring.written:
-                    held[layer.name].add(url)
-    for generation in ring.generations:
-        period = config.schedule.index(generation.dated, *part)
-        assert ring.forgotten(generation) == config.schedule.start(period + config.slots, *part)
-
-
-@examples(100)
-@given(
-    st.sampled_from(ORDERS),
-    st.integers(1, 5),
-    st.integers(1, 3),
-    st.lists(st.integers(0, 8), max_size=40),
-)
-def test_in_runs_a_url_is_forgotten_exactly_g_periods_later(
-    order: str, window: int, period: int, shown: list[int]
-) -> None:
-    """The same as above; a run that was shown before, as by a second worker, rotates nothing."""
-    ring = fresh(order, schedule=schedule(window * period, period, RUNS))
-    held: dict[str, set[str]] = {}
-    seen_in: dict[str, int] = {}
-    known: list[str] = []
-    for number, run in enumerate(map(str, shown)):
-        known += [run] if run not in known else []
-        ring = ring.advance(NOW + number, run=run)
-        current = len(known) // period
-        assert ring.period(ring.active) == current
-        assert list(ring.runs) == known[::-1]
-        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
-        remembered = set().union(*(held[layer.name] for layer in ring.tested))
-        assert remembered == {u for u, p in seen_in.items() if current < p + window}
-        for url in (run, "home page"):
-            if url not in remembered:
-                seen_in[url] = current
-                for layer in ring.written:
-                    held[layer.name].add(url)
-
-
-@examples(200)
-@given(timed)
-def test_periods_without_claims_need_no_steps(drawn: tuple[Header, Config, list[int]]) -> None:
-    """However often nobody or somebody looks, the same is left at the end."""
-    header, config, gaps = drawn
-    now = 20 * YEAR
-    start = ring = Ring.fresh(header, config, now - DAY).advance(now)
-    for gap in gaps:
-        now += gap
-        ring = ring.advance(now)
-    old = {layer.name for layer in start.layers}
-    left = [{layer.name for layer in end.layers} & old for end in (ring, start.advance(now))]
-    assert left[0] == left[1]
-    assert ring.period(ring.active) == start.advance(now).period(start.advance(now).active)
-
-
-def test_a_clock_that_goes_back_a_little_changes_nothing() -> None:
-    """After a failover, say: to the period before, but not beyond."""
-    ring = fresh(schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY)
-    start = NOW + DAY - (NOW + DAY) % DAY
-    assert ring.active.number == 1
-    for now in (start, start - 1, start - DAY):
-        assert ring.advance(now) is ring
-    assert ring.advance(start - DAY - 1) is not ring
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_after_a_clock_that_went_far_back_nothing_is_remembered_for_longer(order: str) -> None:
-    """What was opened in the future counts as opened now."""
-    ring = fresh(order, schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY).advance(NOW + 2 * DAY)
-    earlier = NOW - 30 * DAY
-    back = ring.advance(earlier)
-    assert back.layers == ring.layers
-    assert {generation.opened for generation in back.generations} == {earlier}
-    assert back.ends == earlier - earlier % DAY + DAY
-    assert back.advance(earlier + 3 * DAY).layers == (back.advance(earlier + 3 * DAY).active.layers)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_rotation_while_the_clock_is_a_little_back_keeps_what_is_newer(order: str) -> None:
-    """Full, and unable to grow: a generation of the period to come is none of those that may go."""
-    ring = fresh(order, growth=0, schedule=schedule(2 * DAY, DAY))
-    ring = ring.advance(NOW + DAY)  # the clock was wrong
-    assert ring.active.number == 1
-    for now in (NOW, NOW - 1, NOW):
-        ring = ring.grow(now, all_full(ring))
-        assert 1 in numbers(ring)
-    assert ring.grow(NOW, all_full(ring)) is ring
-
-
-@pytest.mark.parametrize("change", [Ring.rotate, Ring.grow])
-def test_a_rotation_that_comes_a_moment_too_late_forgets_what_is_due(
-    change: Callable[..., Ring],
-) -> None:
-    """A ring was up to date when it was asked for a rotation, and a period ended just then."""
-    ring = fresh(growth=0, schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
-    rotated = change(ring, NOW + 2 * DAY, all_full(ring))
-    assert numbers(rotated) == [2, 1]
-    later = change(ring, NOW + 4 * DAY, all_full(ring))
-    assert numbers(later) == [2]
-    assert later.advance(NOW + 4 * DAY) is later
-
-
-def test_without_a_window_no_time_and_no_run_changes_anything() -> None:
-    ring = fresh()
-    for now in (0, NOW, NOW + 50 * YEAR):
-        assert ring.advance(now, run="a") is ring
-        assert ring.rotate(now) is ring
-    assert (ring.ends, ring.expiry) == (0, 0)
-
-
-def test_a_window_in_time_takes_no_notice_of_runs() -> None:
-    ring = fresh(schedule=schedule(2 * DAY, DAY))
-    assert ring.advance(NOW, run="a") is ring
-
-
-def test_only_the_last_runs_are_kept() -> None:
-    ring = fresh(schedule=schedule(2, 1, RUNS))
-    for number in range(RUNS_KEPT + 5):
-        ring = ring.advance(NOW, run=str(number))
-    assert ring.runs == tuple(str(number) for number in reversed(range(5, RUNS_KEPT + 5)))
-    assert ring.advance(NOW, run="5") is ring
-    assert ring.advance(NOW, run="4") is not ring
-
-
-def test_a_fresh_ring_knows_the_run_that_made_it() -> None:
-    config = Config(1_000, 1e-3, schedule(2, 1, RUNS))
-    ring = Ring.fresh(HEADER, config, NOW, run="a")
-    assert ring.advance(NOW, run="a") is ring
-    assert numbers(ring.advance(NOW, run="b")) == [1, 0]
-
-
-def test_blocks_that_are_staggered_rotate_one_after_the_other() -> None:
-    header = replace(HEADER, stagger=True)
-    config = Config(1_000, 1e-3, schedule(8 * HOUR, 4 * HOUR))
-    start = 4 * HOUR * 100_000
-    ends = [Ring.fresh(header, config, start, block=block).ends - start for block in range(4)]
-    assert ends == [4 * HOUR, HOUR, 2 * HOUR, 3 * HOUR]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_rotation_by_hand_opens_one_and_forgets_the_oldest_of_g(order: str) -> None:
-    ring = fresh(order, schedule=schedule(3 * DAY, DAY))
-    for expected in ([1, 0], [2, 1, 0], [3, 2, 1]):
-        ring = ring.rotate(NOW)
-        assert numbers(ring) == expected
-    assert len({ring.period(generation) for generation in ring.generations}) == 1
-
-
-def test_without_a_window_again_nothing_is_forgotten_that_is_there() -> None:
-    ring = fresh(schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY).advance(NOW + 2 * DAY)
-    lasting = ring.reconfigure(replace(ring.config, schedule=None), NOW)
-    assert lasting.layers == ring.layers
-    assert lasting.advance(NOW + 50 * YEAR) is lasting
-    assert lasting.tested == ring.tested
-
-
-def test_rotation_by_hand_counts_as_a_run_where_runs_count() -> None:
-    ring = fresh(schedule=schedule(2, 1, RUNS)).rotate(NOW).rotate(NOW)
-    assert [ring.period(generation) for generation in ring.generations] == [2, 1]
-
-
-# -- orders --
-
-
-def test_write_newest_writes_the_active_layer_and_tests_all() -> None:
-    ring = fresh(schedule=schedule(2 * DAY, DAY)).rotate(NOW)
-    ring = ring.grow(NOW, all_full(ring))
-    assert [layer.name for layer in ring.written] == ["1.1"]
-    assert [layer.name for layer in ring.tested] == ["1.0", "1.1", "0.0"]
-
-
-def test_write_all_writes_every_generation_and_tests_the_oldest() -> None:
-    ring = fresh(WRITE_ALL, schedule=schedule(2 * DAY, DAY)).rotate(NOW)
-    ring = ring.grow(NOW, {"0.0": ring.layers[-1].capacity})
-    assert [layer.name for layer in ring.written] == ["0.1", "1.0"]
-    assert [layer.name for layer in ring.tested] == ["0.0", "0.1"]
-
-
-def test_the_oldest_generation_alone_is_counted_where_all_are_written() -> None:
-    ring = fresh(WRITE_ALL, schedule=schedule(2 * DAY, DAY)).rotate(NOW)
-    assert ring.count({"0.0": 10, "1.0": 3}) == 10
-    ring = fresh(WRITE_NEWEST, schedule=schedule(2 * DAY, DAY)).rotate(NOW)
-    assert ring.count({"0.0": 10, "1.0": 3}) == 13
-
-
 # -- sizes --
-
-
-def test_a_fresh_ring_has_one_empty_layer_of_the_planned_size() -> None:
-    planned = plan(1_000, 1e-3, blocks=4, num_hashes=20)
-    ring = fresh()
-    assert ring.layers == (Layer(0, 0, planned.num_bits, planned.block_capacity),)
-    assert ring.layers[0].name == "0.0"
-    assert ring.active == Generation(0, NOW, NOW, 0, ring.layers)
-    assert ring.memory == ring.layers[0].memory == planned.memory // 4
-
-
-@pytest.mark.parametrize(("order", "tested"), [(WRITE_NEWEST, 6), (WRITE_ALL, 1)])
-def test_each_generation_that_is_tested_has_its_share_of_the_error_rate(
-    order: str, tested: int
-) -> None:
-    ring = fresh(order, schedule=schedule(6 * DAY, DAY), growth=0)
-    assert ring.error_bound <= 1e-3 / tested < ring.error_bound * 1.01
-    for _ in range(5):
-        ring = ring.rotate(NOW)
-    assert ring.error_bound <= 1e-3 < ring.error_bound * 1.01
-
-
-def test_without_growth_a_filter_takes_less_memory() -> None:
-    assert fresh(growth=0).memory < fresh().memory
-
-
-@pytest.mark.parametrize("growth", [1.1, 1.5, 64])
-@pytest.mark.parametrize("counting", [False, True])
-def test_no_layer_is_added_above_32_mib(growth: float, counting: bool) -> None:
-    config = Config(2_000_000 if counting else 8_000_000, 1e-6, growth=growth)
-    ring = Ring.fresh(replace(HEADER, blocks=1, counting=counting), config, NOW)
-    for _ in range(5):
-        ring = ring.grow(NOW, all_full(ring))
-    sizes = [8 * layer.memory for layer in ring.layers]
-    assert max(sizes[1:]) == sizes[-1] == MAX_GROWN_BITS
-    assert ring.error_bound <= 1e-6
-
-
-def test_a_raised_capacity_is_reached_by_the_next_layer() -> None:
-    ring = fresh(growth=1.5)
-    raised = ring.reconfigure(replace(ring.config, capacity=100_000), NOW)
-    assert raised.layers == ring.layers
-    grown = raised.grow(NOW, all_full(raised))
-    share = plan(100_000, 1e-3, blocks=4, num_hashes=20).block_capacity
-    assert sum(layer.capacity for layer in grown.layers) == share
-
-
-def test_a_generation_has_64_layers_at_most() -> None:
-    ring = fresh(growth=1, capacity=10)
-    for _ in range(MAX_LAYERS - 1):
-        ring = ring.grow(NOW, all_full(ring))
-    assert len(ring.layers) == MAX_LAYERS
-    assert ring.grow(NOW, all_full(ring)) is ring
 
 
 def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:
@@ -658,48 +332,6 @@ def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:
         ring = ring.rotate(NOW + 8 * DAY)
     assert len(ring.layers) == 255
     assert ring_codec.parse(ring_codec.dump(ring)) == ring
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_new_generation_is_as_large_as_the_one_it_replaces_had_to_be(order: str) -> None:
-    """Else it would grow through the same layers again, each period."""
-    ring = fresh(order, schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
-    rotated = ring.advance(NOW + 2 * DAY, {"0.0": 5_000})
-    # With 4 leading bits, so that generations have sizes in common.
-    assert rotated.active.layers[0].capacity == 5_120
-    assert rotated.advance(NOW + 3 * DAY, {"1.0": 3}).active.layers == (
-        replace(ring.active.layers[0], generation=3),
-    )
-    fixed = fresh(order, schedule=schedule(2 * DAY, DAY), growth=0).advance(NOW + DAY)
-    assert fixed.advance(NOW + 2 * DAY, {"0.0": 5_000}).active.layers[0].num_bits == (
-        fixed.layers[0].num_bits
-    )
-
-
-def test_a_capacity_that_memory_does_not_allow_is_refused() -> None:
-    needed = 3 * 4 * fresh(schedule=schedule(3 * DAY, DAY)).memory
-    message = f"`max_memory` = .* is less than the {needed:,} bytes .* in 3 generation"
-    config: dict[str, Any] = {"schedule": schedule(3 * DAY, DAY), "max_memory": needed - 1}
-    with pytest.raises(ConfigurationError, match=message):
-        fresh(**config)
-    with pytest.raises(ConfigurationError, match=message):
-        fresh().reconfigure(Config(1_000, 1e-3, **config), NOW)
-    assert fresh(**{**config, "max_memory": needed})
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [(Config(10**12, 1e-3), "512 MiB"), (Config(1_000, 1e-15), "contradict")],
-)
-def test_settings_that_are_impossible_are_refused_before_they_are_stored(
-    config: Config, message: str
-) -> None:
-    """And not in the middle of a crawl, when a generation is to be made by them."""
-    ring = Ring.fresh(replace(HEADER, seeds=(5, 7, 11)), Config(1_000, 1e-1), NOW)
-    with pytest.raises(ConfigurationError, match=message):
-        ring.reconfigure(config, NOW)
-    with pytest.raises(ConfigurationError, match=message):
-        Ring.fresh(ring.header, config, NOW)
 
 
 # -- full, and unable to grow --
@@ -724,122 +356,3 @@ def test_early_rotation_forgets_nothing_of_the_current_period(
         if rotated is not ring:
             assert rotated.active.number > ring.active.number
             assert not full_layers(until_it_stays(rotated, now, counts), counts)
-
-
-def test_a_full_filter_rotates_early_until_all_is_of_this_period() -> None:
-    ring = fresh(growth=0, schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY)
-    for expected in ([2, 1, 0], [3, 2, 1]):
-        ring = ring.grow(NOW + DAY, all_full(ring))
-        assert numbers(ring) == expected
-    assert ring.grow(NOW + DAY, all_full(ring)) is ring
-    assert numbers(ring.advance(NOW + 2 * DAY)) == [4, 3, 2]
-
-
-def test_where_all_are_written_the_oldest_goes_and_only_if_it_is_older() -> None:
-    ring = fresh(WRITE_ALL, growth=0, schedule=schedule(3 * DAY, DAY))
-    assert ring.grow(NOW, all_full(ring)) is ring
-    ring = ring.advance(NOW + DAY)
-    rotated = ring.grow(NOW + DAY, {"0.0": ring.layers[-1].capacity})
-    assert numbers(rotated) == [2, 1]
-
-
-def test_without_a_window_a_full_filter_stays_as_it_is() -> None:
-    ring = fresh(growth=0)
-    assert ring.grow(NOW, all_full(ring)) is ring
-
-
-# -- changed settings, losses, clearing --
-
-
-def test_a_shorter_window_forgets_what_is_older_at_once() -> None:
-    ring = fresh(schedule=schedule(4 * DAY, DAY))
-    for day in range(1, 4):
-        ring = ring.advance(NOW + day * DAY)
-    assert numbers(
-        ring.reconfigure(replace(ring.config, schedule=schedule(2 * DAY, DAY)), NOW)
-    ) == [
-        3,
-        2,
-    ]
-
-
-def test_a_filter_that_gets_a_window_forgets_nothing_before_its_time() -> None:
-    """It has taken in URLs until now, whenever it was opened."""
-    ring = fresh()
-    later = NOW + 400 * DAY
-    ring = ring.reconfigure(replace(ring.config, schedule=schedule(10, 2, HALF_MONTHS)), later)
-    (generation,) = ring.generations
-    assert generation.opened == NOW
-    assert ring.closes(generation) > later
-    assert ring.forgotten(generation) >= later + 4 * 28 * DAY
-    assert numbers(ring.advance(ring.forgotten(generation) - 1)) == [1, 0]
-    assert numbers(ring.advance(ring.forgotten(generation))) == [1]
-
-
-def test_a_longer_period_forgets_nothing_of_the_window() -> None:
-    """The generations made before it do not count against the number of the new ones."""
-    ring = fresh(schedule=schedule(6 * DAY, DAY))
-    start = ring.closes(ring.active) // (2 * DAY) * 2 * DAY
-    for day in range(1, 6):
-        ring = ring.advance(start + day * DAY)
-    now = start + 5 * DAY + HOUR
-    changed = ring.reconfigure(replace(ring.config, schedule=schedule(6 * DAY, 2 * DAY)), now)
-    assert numbers(changed) == numbers(ring)
-    for before, after in zip(ring.generations[1:], changed.generations[1:], strict=True):
-        last_write = ring.closes(before) - 1
-        assert last_write + 4 * DAY <= changed.forgotten(after) <= last_write + 6 * DAY + 1
-
-
-def test_growth_that_is_impossible_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under "write-all", with many generations full: the number of steps is linear in them."""
-    ring = fresh(WRITE_ALL, growth=0, schedule=schedule(60 * HOUR, HOUR))
-    for hour in range(1, 40):
-        ring = ring.advance(NOW + hour * HOUR)
-    steps = 0
-    make_room = Ring._make_room
-
-    def counted(*args: Any) -> Ring:
-        nonlocal steps
-        steps += 1
-        return make_room(*args)
-
-    monkeypatch.setattr(Ring, "_make_room", counted)
-    assert ring.grow(NOW + 39 * HOUR, all_full(ring)) is ring
-    assert steps <= 42
-
-
-def test_a_longer_window_remembers_what_is_there_for_longer() -> None:
-    ring = fresh(schedule=schedule(2 * DAY, DAY)).advance(NOW + DAY)
-    longer = ring.reconfigure(replace(ring.config, schedule=schedule(4 * DAY, DAY)), NOW)
-    assert longer.layers == ring.layers
-    assert longer.expiry == ring.expiry + 2 * DAY
-    assert numbers(longer.advance(NOW + 3 * DAY)) == [2, 1, 0]
-
-
-def test_a_lost_layer_of_an_older_generation_goes_alone() -> None:
-    ring = fresh(schedule=schedule(2 * DAY, DAY))
-    ring = ring.grow(NOW, all_full(ring)).advance(NOW + DAY)
-    assert [layer.name for layer in ring.without({"0.0"}).layers] == ["1.0", "0.1"]
-    assert [layer.name for layer in ring.without({"0.0", "0.1"}).layers] == ["1.0"]
-
-
-def test_where_all_are_written_a_generation_with_a_loss_goes_as_a_whole() -> None:
-    """Tested alone one day, it would not know what the younger ones know."""
-    ring = fresh(WRITE_ALL, schedule=schedule(3 * DAY, DAY))
-    ring = ring.grow(NOW, all_full(ring)).rotate(NOW).rotate(NOW)
-    assert numbers(ring.without({"0.0"})) == [2, 1]
-    assert numbers(ring.without({"0.1", "1.0"})) == [2]
-
-
-def test_where_all_are_written_the_active_generation_stays_whatever_it_has_lost() -> None:
-    ring = fresh(WRITE_ALL)
-    grown = ring.grow(NOW, all_full(ring))
-    assert [layer.name for layer in grown.without({"0.0"}).layers] == ["0.1"]
-    assert [layer.name for layer in grown.without({"0.1"}).layers] == ["0.0", "0.1"]
-    assert [layer.name for layer in grown.without({"0.0", "0.1"}).layers] == ["0.1"]
-
-
-def test_a_cleared_ring_knows_the_runs_it_was_shown() -> None:
-    """Else the next worker of the same run would rotate it."""
-    ring = fresh(schedule=schedule(2, 1, RUNS)).advance(NOW, run="a").cleared(NOW)
-    assert ring.advance(NOW, run="a") is ring

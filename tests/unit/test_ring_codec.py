@@ -18,7 +18,7 @@ from scrapy_bloom.bloom.model.generations import (
     Generation,
     Layer,
 )
-from scrapy_bloom.bloom.model.header import FORMAT, WRITE_ALL, Header
+from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
 from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_GENERATIONS, MAX_TIME, Schedule, Span
 
@@ -41,60 +41,30 @@ def test_a_header_survives_being_written_down(header: Header) -> None:
     assert Header.from_fields(header.to_fields()) == header
 
 
-def test_unknown_format_is_refused_by_number() -> None:
-    fields = {**HEADER.to_fields(), "format": "9"}
-    with pytest.raises(ValueError, match=f"format is '9', and this version reads {FORMAT}"):
-        Header.from_fields(fields)
-
-
-def test_layers_of_counters_are_as_small_as_those_of_bits() -> None:
-    header = replace(HEADER, counting=True)
-    fields = json.loads(ring_codec.dump(replace(RING, header=header)))
-    assert all(layer.counting for layer in ring_codec.parse(json.dumps(fields)).layers)
-    fields["generations"][0]["layers"][0]["num_bits"] = 2**30 + 1
-    with pytest.raises(ValueError, match="num_bits"):
-        ring_codec.parse(json.dumps(fields))
-
-
 @pytest.mark.parametrize(
-    "damage",
+    ("name", "value"),
     [
-        {"id": "x"},
-        {"id": ""},
-        {"blocks": "0"},
-        {"blocks": "-1"},
-        {"blocks": "1e3"},
-        {"blocks": "99999999"},
-        {"seeds": "[]"},
-        {"seeds": "[1,1]"},
-        {"seeds": "[-1]"},
-        {"seeds": "[4294967296]"},
-        {"seeds": "[true]"},
-        {"seeds": "{}"},
-        {"seeds": "nonsense"},
-        {"seeds": "[" * 100_000},
-        {"seeds": str(list(range(65)))},
-        {"order": ""},
-        {"order": "write-some"},
-        {"stagger": ""},
-        {"stagger": "2"},
-        {"stagger": "True"},
-        {"counting": ""},
-        {"counting": "2"},
-        {"counting": "1", "order": WRITE_ALL},
+        *(("id", value) for value in ("x", "")),
+        *(("blocks", value) for value in ("0", "-1", "1e3", "99999999")),
+        *(("seeds", value) for value in ("[]", "[1,1]", "[-1]", "[4294967296]", "[true]", "{}")),
+        *(("seeds", value) for value in ("nonsense", "[" * 100_000, str(list(range(65))))),
+        *(("order", value) for value in ("", "write-some")),
+        *((name, value) for name in ("stagger", "counting") for value in ("", "2", "True")),
+        ("format", "9"),
     ],
 )
-def test_damaged_header_is_refused(damage: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"damaged|Expecting value"):
-        Header.from_fields({**HEADER.to_fields(), **damage})
-
-
-@pytest.mark.parametrize("missing", sorted(set(HEADER.to_fields()) - {"fingerprinter"}))
-def test_incomplete_header_is_refused(missing: str) -> None:
+def test_damaged_header_is_refused(name: str, value: str) -> None:
     fields = HEADER.to_fields()
-    del fields[missing]
-    with pytest.raises(ValueError, match=missing):
+    with pytest.raises(ValueError, match=r"damaged|Expecting value|format is '9', and this .* 3"):
+        Header.from_fields({**fields, name: value})
+    del fields[name]
+    with pytest.raises(ValueError, match=name):
         Header.from_fields(fields)
+
+
+def test_counters_and_write_all_do_not_go_together() -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        Header.from_fields({**HEADER.to_fields(), "counting": "1", "order": WRITE_ALL})
 
 
 # -- rings --
@@ -108,65 +78,38 @@ def test_a_ring_survives_being_written_down(
     assert ring_codec.parse(ring_codec.dump(ring)) == ring
 
 
-def test_the_state_is_json_with_a_full_copy_of_the_header() -> None:
-    assert json.loads(ring_codec.dump(RING))["header"] == HEADER.to_fields()
-
-
-def test_header_takes_part_in_equality() -> None:
-    assert replace(RING, header=replace(HEADER, id="1" * 32)) != RING
-
-
 LAYER = {"generation": 0, "index": 0, "num_bits": 8, "capacity": 1}
 BARE = {"number": 0, "opened": 0, "dated": 0, "run": 0, "layers": [LAYER]}
 STORED_CONFIG = json.loads(ring_codec.dump(RING))["config"]
 
 
-@pytest.mark.parametrize("missing", sorted(json.loads(ring_codec.dump(RING))))
-def test_incomplete_ring_is_refused(missing: str) -> None:
-    value = json.loads(ring_codec.dump(RING))
-    del value[missing]
-    with pytest.raises(ValueError, match=f"damaged.*{missing}"):
-        ring_codec.parse(json.dumps(value))
-
-
-@pytest.mark.parametrize("missing", sorted(STORED_CONFIG))
-def test_incomplete_config_is_refused(missing: str) -> None:
-    config = {name: value for name, value in STORED_CONFIG.items() if name != missing}
-    with pytest.raises(ValueError, match=f"damaged.*{missing}"):
-        ring_codec.parse(stored(config=config))
+def test_incomplete_ring_is_refused() -> None:
+    state = json.loads(ring_codec.dump(RING))
+    for missing in state:
+        rest = {name: value for name, value in state.items() if name != missing}
+        with pytest.raises(ValueError, match=f"damaged.*{missing}"):
+            ring_codec.parse(json.dumps(rest))
+    for missing in STORED_CONFIG:
+        config = {name: value for name, value in STORED_CONFIG.items() if name != missing}
+        with pytest.raises(ValueError, match=f"damaged.*{missing}"):
+            ring_codec.parse(stored(config=config))
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("capacity", 0),
-        ("error_rate", 0),
-        ("error_rate", 1),
-        ("error_rate", 1.5),
-        ("error_rate", "0.1"),
-        ("error_rate", float("nan")),
-        ("window", "soon"),
-        ("window", 0),
-        ("window", "5 months"),  # goes with the period, but with no number of generations
-        ("period", None),
-        ("period", "4 months"),
-        ("period", "1 day"),
-        ("growth", None),
-        ("growth", -1),
-        ("growth", 0.5),  # would shrink to nothing
-        ("growth", 65),
-        ("growth", True),
-        ("growth", float("nan")),
+        *(("error_rate", value) for value in (0, 1, 1.5, "0.1", float("nan"))),
+        *(("window", value) for value in ("soon", 0)),
+        *(("period", value) for value in (None, "4 months", "1 day")),
+        # 0.5 would shrink to nothing.
+        *(("growth", value) for value in (None, -1, 0.5, 65, True, float("nan"))),
         ("max_memory", 0),
     ],
 )
 def test_damaged_config_is_refused(name: str, value: object) -> None:
-    if (name, value) == ("window", "5 months"):
-        config = {**STORED_CONFIG, "window": value, "period": "2 months"}
-    else:
-        config = {**STORED_CONFIG, name: value}
     with pytest.raises(ValueError, match="damaged"):
-        ring_codec.parse(stored(config=config))
+        ring_codec.parse(stored(config={**STORED_CONFIG, name: value}))
 
 
 @pytest.mark.parametrize(
@@ -218,20 +161,15 @@ def test_what_is_no_int_or_out_of_range_is_refused(wrong: object) -> None:
     [
         {"config": {}},
         {"config": None},
-        {"generations": []},
-        {"generations": None},
-        {"generations": [None]},
-        {"generations": [BARE, BARE]},
+        *({"generations": some} for some in ([], None, [None], [BARE, BARE])),
         {"generations": [BARE, {**BARE, "number": 1, "layers": [{**LAYER, "generation": 1}]}]},
         {"header": None},
         {"header": "x"},
         {"header": {}},
         {"block": 16},
-        {"runs": None},
-        {"runs": "monday"},
-        {"runs": [1]},
-        {"runs": [None]},
-        {"runs": ["x"] * (RUNS_KEPT + 1)},
+        *({"runs": runs} for runs in (None, "monday", [1], ["x"] * (RUNS_KEPT + 1))),
+        # It goes with the period, but with no number of generations.
+        {"config": {**STORED_CONFIG, "window": "5 months", "period": "2 months"}},
     ],
 )
 def test_damaged_ring_is_refused(damage: dict[str, Any]) -> None:
@@ -302,18 +240,6 @@ def test_any_damage_to_one_place_is_a_value_error_at_worst(data: st.DataObject) 
         return
     assert ring_codec.parse(ring_codec.dump(later)) == later
     assert all(isinstance(layer, Layer) for layer in later.layers)
-
-
-@given(st.text())
-def test_any_text_is_a_value_error_at_worst(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
-        ring_codec.parse(text)
-
-
-@pytest.mark.parametrize("text", ["[" * 200_000, '{"header":' * 100_000, "1" * 5_000])
-def test_deeply_nested_and_long_text_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"damaged|digits"):
-        ring_codec.parse(text)
 
 
 def test_the_largest_ring_is_read_back() -> None:

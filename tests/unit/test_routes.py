@@ -87,12 +87,6 @@ def test_calls_are_grouped_by_node_and_answered_in_their_order() -> None:
     assert names(wave, ONE) == ["EVALSHA"]
 
 
-def test_an_address_may_be_another_one_from_here() -> None:
-    topology = Topology([ONE], lambda host, port: ("outside", port + 100))
-    topology.learn(HALVES, ONE)
-    assert topology.primaries() == [("outside", 101), ("outside", 102)]
-
-
 @pytest.mark.parametrize("host", [b"", "", None])
 def test_a_node_without_a_name_has_the_one_it_was_reached_by(host: Any) -> None:
     topology = known()
@@ -246,14 +240,6 @@ def test_no_node_that_answers_is_an_error() -> None:
         )
     with pytest.raises(ClusterDownError):
         play(dispatch(topology, [call_on(ONE)]), {ONE: [[]]}, {TWO: [[]]})
-
-
-def test_a_slot_that_no_node_owns_sends_nothing() -> None:
-    topology = known()
-    topology.learn(HALVES[:1], ONE)
-    with pytest.raises(ClusterDownError):
-        play(dispatch(topology, [call_on(ONE), call_on(TWO)]))
-    assert topology.is_stale
 
 
 def test_all_primaries_are_asked() -> None:

@@ -1,20 +1,18 @@
-"""Spans and schedules: against a calendar walked by other means, and what users are told."""
+"""Schedules: against a calendar walked by other means, and what users are told."""
 
 import re
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from fractions import Fraction
 
 import pytest
 from dateutil.relativedelta import relativedelta
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.strategies import MOST, spans
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import (
     HALF_MONTHS,
     MAX_GENERATIONS,
-    MAX_YEARS,
     RUNS,
     SECONDS,
     Schedule,
@@ -23,26 +21,11 @@ from scrapy_bloom.bloom.model.schedule import (
     usual_period,
 )
 
+NAME = "`window`"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY, WEEK = 60, 3600, 86_400, 604_800
 CENTURY = 36_525 * DAY
-MOST = {HALF_MONTHS: 24 * MAX_YEARS, SECONDS: CENTURY, RUNS: 1_000_000}
-RANGES = {
-    HALF_MONTHS: "0.5 months to 100 years",
-    SECONDS: "1 second to 100 years",
-    RUNS: "1 to 1,000,000 runs",
-}
-NAME = "`window`"
-
-spans = st.sampled_from([HALF_MONTHS, SECONDS, RUNS]).flatmap(
-    lambda unit: st.builds(Span, st.integers(1, MOST[unit]), st.just(unit))
-)
 times = st.integers(0, 2**37) | st.integers(0, 2**32)
-
-
-class Unprintable:
-    def __repr__(self) -> str:
-        raise OSError("no repr")
 
 
 @st.composite
@@ -72,19 +55,6 @@ def unix(*fields: int) -> int:
     return (moment - EPOCH) // timedelta(seconds=1)
 
 
-def refusal(value: object) -> str:
-    """Return the message that a bad span gives, without the part that all have."""
-    with pytest.raises(ConfigurationError) as caught:
-        parse_span(NAME, value)
-    message = str(caught.value)
-    head = (
-        f'{NAME} is a length of time or a number of runs, such as "5 months", "6 weeks", '
-        '"36 hours" or "2 runs"; got '
-    )
-    assert message.startswith(head)
-    return message.removeprefix(head)
-
-
 def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
     """Return a message about a bad schedule, and the periods that it suggests."""
     with pytest.raises(ConfigurationError) as caught:
@@ -97,154 +67,18 @@ def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
     return message, [parse_span("suggestion", text) for text in re.findall(r'"([^"]+)"', told)]
 
 
-# --- spans
-
-
-@pytest.mark.parametrize(
-    ("value", "span"),
-    [
-        ("5 months", Span(10, HALF_MONTHS)),
-        ("1 month", Span(2, HALF_MONTHS)),
-        ("0.5 months", Span(1, HALF_MONTHS)),
-        ("1.5 years", Span(36, HALF_MONTHS)),
-        ("1 year", Span(24, HALF_MONTHS)),
-        ("2y", Span(48, HALF_MONTHS)),
-        ("2 yr", Span(48, HALF_MONTHS)),
-        ("2.0 years", Span(48, HALF_MONTHS)),
-        ("100 years", Span(2400, HALF_MONTHS)),
-        ("6 weeks", Span(6 * WEEK, SECONDS)),
-        ("1w", Span(WEEK, SECONDS)),
-        ("3 Days", Span(3 * DAY, SECONDS)),
-        ("1.5 days", Span(36 * HOUR, SECONDS)),
-        ("0.1 min", Span(6, SECONDS)),
-        ("36h", Span(36 * HOUR, SECONDS)),
-        ("36 hours", Span(36 * HOUR, SECONDS)),
-        ("  36   HOURS ", Span(36 * HOUR, SECONDS)),
-        ("5 min", Span(300, SECONDS)),
-        ("1 minute", Span(60, SECONDS)),
-        ("1_000 s", Span(1000, SECONDS)),
-        ("7 sec", Span(7, SECONDS)),
-        ("1 second", Span(1, SECONDS)),
-        (60, Span(60, SECONDS)),
-        (90.0, Span(90, SECONDS)),
-        ("0090 s", Span(90, SECONDS)),
-        ("2 runs", Span(2, RUNS)),
-        ("1run", Span(1, RUNS)),
-        ("1_000_000 runs", Span(1_000_000, RUNS)),
-        (90, Span(90, SECONDS)),
-        (CENTURY, Span(CENTURY, SECONDS)),
-        (timedelta(weeks=6), Span(6 * WEEK, SECONDS)),
-        (timedelta(milliseconds=2000), Span(2, SECONDS)),
-        (Span(7, RUNS), Span(7, RUNS)),
-    ],
-)
-def test_what_is_a_span(value: object, span: Span) -> None:
-    assert parse_span(NAME, value) == span
-
-
-@pytest.mark.parametrize(
-    ("span", "text"),
-    [
-        (Span(10, HALF_MONTHS), "5 months"),
-        (Span(2, HALF_MONTHS), "1 month"),
-        (Span(1, HALF_MONTHS), "0.5 months"),
-        (Span(23, HALF_MONTHS), "11.5 months"),
-        (Span(24, HALF_MONTHS), "1 year"),
-        (Span(36, HALF_MONTHS), "18 months"),
-        (Span(48, HALF_MONTHS), "2 years"),
-        (Span(6 * WEEK, SECONDS), "6 weeks"),
-        (Span(7 * DAY, SECONDS), "1 week"),
-        (Span(8 * DAY, SECONDS), "8 days"),
-        (Span(36 * HOUR, SECONDS), "36 hours"),
-        (Span(90 * MINUTE, SECONDS), "90 minutes"),
-        (Span(90, SECONDS), "90 seconds"),
-        (Span(1, SECONDS), "1 second"),
-        (Span(1, RUNS), "1 run"),
-        (Span(12, RUNS), "12 runs"),
-        (Span(CENTURY, SECONDS), "36525 days"),
-    ],
-)
-def test_how_a_span_is_written(span: Span, text: str) -> None:
-    assert str(span) == text
-
-
-@given(spans)
-def test_the_text_of_a_span_is_read_back(span: Span) -> None:
-    assert parse_span(NAME, str(span)) == span
-    assert parse_span(NAME, str(span).replace(" ", "").upper()) == span
-
-
-@given(
-    st.decimals(0, 10**6, places=3),
-    st.sampled_from([("s", 1), ("min", MINUTE), ("h", HOUR), ("days", DAY), ("week", WEEK)]),
-)
-@example(Decimal("0.1"), ("min", MINUTE))
-def test_fractions_are_exact(number: Decimal, unit: tuple[str, int]) -> None:
-    exact = Fraction(number) * unit[1]
-    if exact.denominator == 1 and 1 <= exact <= CENTURY:
-        assert parse_span(NAME, f"{number} {unit[0]}") == Span(int(exact), SECONDS)
-    else:
-        refusal(f"{number} {unit[0]}")
-
-
-@pytest.mark.parametrize("text", ["5m", "5 M", "5 mo", "1.5 m"])
-def test_m_is_refused_because_it_may_mean_two_things(text: str) -> None:
-    assert refusal(text).startswith(f"{text!r}: does ")
-    assert "mean minutes or months?" in refusal(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", " ", "month", "m", "five months", "5 fortnights", "-5 days", "+5 days", "5 days ago"),
-        *("1e6", "nan", "inf", "1.", ".5 days", "1,5 days", "_1 s", "1_ s", "1__0 s", "1 000 s"),
-        *("5\n5", "5 days\0", "٣ days", "³ s", "0x10", "None", "9" * 41, "9" * 5000 + " runs"),
-        *("1" + " " * 100 + "x", "P5M", "5 months 2 days"),
-    ],
-)
-def test_text_that_is_no_number_with_a_unit(text: str) -> None:
-    message = refusal(text)
-    assert message.startswith(f"{text!r:.100}: it should be a number in digits and then ")
-    units = '"years", "months", "weeks", "days", "hours", "minutes", "seconds" or "runs"'
-    assert message.endswith(units)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [0.5, 1.5, float("nan"), float("inf"), -float("inf"), timedelta(seconds=5, microseconds=1)],
-)
-def test_a_number_is_whole_seconds(value: object) -> None:
-    assert refusal(value) == f"{value!r}: it should come to whole seconds"
-
-
-@pytest.mark.parametrize("text", ["2", " 90 ", "3600", "1_0", "0", "9" * 40])
-def test_text_without_a_unit_is_refused_with_the_units(text: str) -> None:
-    """Months may be meant, and everything would be forgotten after seconds."""
-    number = text.strip()
-    assert refusal(text) == (
-        f'{text!r}: it has no unit: write "{number} months", "{number} days" or "{number} '
-        'seconds", whichever is meant'
-    )
-
-
-@pytest.mark.parametrize("number", [1, 2, 59, 30.0])
-def test_a_number_alone_comes_to_a_minute(number: float) -> None:
-    assert f'it would be seconds: write "{number:g} months"' in refusal(number)
-    assert parse_span(NAME, timedelta(seconds=number)) == Span(int(number), SECONDS)
+# --- which forget earlier
 
 
 @pytest.mark.parametrize(
     ("new", "old", "earlier"),
     [
         (("6 months", None), ("6 months", None), False),
-        (("6 months", None), ("5 months", None), False),
         (("5 months", None), ("6 months", None), True),
         (("5 months", None), None, True),
         # Up to 3 months after it was seen, and not 5 at least.
         (("6 months", "3 months"), ("6 months", "1 month"), True),
         (("6 months", "1 month"), ("6 months", "3 months"), False),
-        (("12 hours", "6 hours"), ("1 day", "1 day"), True),
-        (("1 year", None), ("300 days", "10 days"), False),
         (("60 days", "30 days"), ("2 months", None), True),
         (("62 days", "31 days"), ("2 months", None), False),
         (("3 runs", None), ("2 runs", None), False),
@@ -263,140 +97,34 @@ def test_which_schedules_forget_earlier(
     assert schedule(*new).forgets_earlier(old and schedule(*old)) is earlier
 
 
-@pytest.mark.parametrize("text", ["1.2 months", "1.1 years", "0.5 runs", "0.5 s", "1.0001 days"])
-def test_fractions_come_to_whole_seconds(text: str) -> None:
-    message = "it should come to whole seconds, half months or whole runs"
-    assert refusal(text) == f"{text!r}: {message}"
-
-
-@pytest.mark.parametrize(
-    ("value", "unit"),
-    [
-        *((value, SECONDS) for value in (0, -1, -0.0, 1e300, CENTURY + 1, "0 days", 2**70)),
-        *(
-            (value, SECONDS)
-            for value in ("5218 weeks", "9" * 40 + "s", timedelta(0), timedelta.max)
-        ),
-        *((value, SECONDS) for value in (timedelta(days=-1), f"{CENTURY + 1} s")),
-        *((value, HALF_MONTHS) for value in ("0 months", "0 years", "1201 months", "101 years")),
-        *((value, RUNS) for value in ("0 runs", "1000001 runs")),
-    ],
-)
-def test_a_span_is_neither_nothing_nor_absurd(value: object, unit: str) -> None:
-    assert refusal(value) == f"{value!r}: it has to come to {RANGES[unit]}"
-
-
-@pytest.mark.parametrize(
-    "value", [None, True, False, b"5 months", 5j, Decimal(5), ["5 months"], {}]
-)
-def test_other_types_are_refused(value: object) -> None:
-    told = "it should be text, a number of seconds or a timedelta"
-    assert refusal(value) == f"{value!r}: {told}"
-
-
-def test_a_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
-    assert refusal(Unprintable()).startswith("something of type Unprintable: ")
-    assert refusal(10**5000).startswith("something of type int: ")
-    assert len(refusal(["x" * 10**6])) < 200
-
-
-anything = st.recursive(
-    st.one_of(
-        *(st.none(), st.booleans(), st.binary(), st.complex_numbers(), st.decimals()),
-        *(st.integers(), st.floats(), st.text(), st.timedeltas(), st.datetimes(), st.fractions()),
-        *(st.builds(object), st.builds(Unprintable), spans),
-        st.from_regex(r"\s*-?[0-9_.]{1,6} ?[a-zA-Z]{0,7}", fullmatch=True),
-        st.builds(
-            "{}{}".format,
-            st.decimals(-1, 10**9) | st.integers(),
-            st.sampled_from(["s", "m", "mo", "min", "h", "d", "w", "months", "years", "runs", "x"]),
-        ),
-    ),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
-    max_leaves=3,
-)
-
-
-@given(anything)
-def test_any_value_is_a_span_or_a_configuration_error(value: object) -> None:
-    try:
-        span = parse_span("`some`", value)
-    except ConfigurationError as error:
-        assert str(error).startswith("`some` is ")  # noqa: PT017 - either is right
-    else:
-        assert 1 <= span.count <= MOST[span.unit]
-        assert parse_span("`some`", span) is span
-
-
-@pytest.mark.parametrize("count", [0, -1, 2401, 1.0, True, "1"])
-def test_a_span_has_a_count(count: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"it has to come to {RANGES[HALF_MONTHS]}"):
-        Span(count, HALF_MONTHS)
-
-
-def test_a_span_has_a_unit() -> None:
-    with pytest.raises(ConfigurationError, match='unit is "half-months", "seconds" or "runs"'):
-        Span(1, "days")
-
-
 # --- which windows and periods go together
 
 
 @pytest.mark.parametrize(
-    ("window", "period", "generations"),
+    ("window", "period"),
     [
-        ("5 months", "1 month", 5),
-        ("2 months", "1 month", 2),
-        ("1 month", "0.5 months", 2),
-        ("1.5 months", "0.5 months", 3),
-        ("1 year", "1 month", 12),
-        ("60 days", "30 days", 2),
-        ("6 weeks", "3 weeks", 2),
-        ("1 day", "12 hours", 2),
-        ("90 s", "45 s", 2),
-        ("7 s", "7 s", 1),
-        ("7 runs", "1 run", 7),
-        ("1 run", "1 run", 1),
+        ("5 months", "1 month"),
+        ("1 month", "0.5 months"),
+        ("60 days", "30 days"),
+        ("1 day", "12 hours"),
+        ("7 s", "7 s"),
+        ("7 runs", "1 run"),
     ],
 )
-def test_default_periods(window: str, period: str, generations: int) -> None:
+def test_default_periods(window: str, period: str) -> None:
     schedule = Schedule.of(parse_span(NAME, window))
-    assert schedule.window == parse_span(NAME, window)
-    assert schedule.period == parse_span(NAME, period)
-    assert schedule.generations == generations
-
-
-def test_schedule_in_words() -> None:
-    assert str(months(5, 1)) == "5 months (rotated every 1 month)"
-    assert str(seconds(6 * WEEK, WEEK)) == "6 weeks (rotated every 1 week)"
-
-
-def test_what_counts_runs() -> None:
-    assert Schedule.of(Span(3, RUNS)).counts_runs
-    assert not Schedule.of(Span(6, HALF_MONTHS)).counts_runs
-    assert not Schedule.of(Span(3, SECONDS)).counts_runs
-
-
-@given(schedules((HALF_MONTHS, SECONDS, RUNS)))
-def test_whole_multiples_up_to_64_go_together(schedule: Schedule) -> None:
-    assert schedule.generations * schedule.period.count == schedule.window.count
-    assert 1 <= schedule.generations <= MAX_GENERATIONS
-    assert Schedule.of(schedule.window, schedule.period) == schedule
+    assert schedule == Schedule(parse_span(NAME, window), parse_span(NAME, period))
+    assert str(schedule) == f"{window} (rotated every {period})".replace(" s", " seconds")
 
 
 @pytest.mark.parametrize(
     ("window", "period", "periods"),
     [
         ("5 months", "4 weeks", '"5 months" or "1 month"'),
-        ("6 weeks", "1 month", '"6 weeks", "3 weeks" or "2 weeks"'),
         ("3 runs", "1 day", '"3 runs" or "1 run"'),
-        ("5 months", "2 months", '"1 month" or "5 months"'),
         ("1 week", "5 hours", '"6 hours", "4 hours" or "7 hours"'),
-        ("1 month", "5 months", '"1 month"'),
         ("10 years", None, '"2 months", "3 months" or "4 months"'),
-        ("90 days", "1 s", '"36 hours", "40 hours" or "45 hours"'),
         ("67 runs", None, '"67 runs"'),
-        ("128 runs", None, '"2 runs", "4 runs" or "8 runs"'),
     ],
 )
 def test_what_does_not_go_together_and_what_would(
@@ -431,17 +159,10 @@ def test_every_suggestion_works(window: Span, period: Span | None) -> None:
     ("period", "moment", "start", "end"),
     [
         (1, (2028, 2, 29, 12), (2028, 2, 1), (2028, 3, 1)),
-        (1, (2027, 2, 28, 23, 59, 59), (2027, 2, 1), (2027, 3, 1)),
-        (1, (2026, 10, 31, 23, 59, 59), (2026, 10, 1), (2026, 11, 1)),
         (1, (2026, 12, 31, 23, 59, 59), (2026, 12, 1), (2027, 1, 1)),
-        (1, (2027, 1, 1), (2027, 1, 1), (2027, 2, 1)),
         (1, (1970, 1, 1), (1970, 1, 1), (1970, 2, 1)),
-        (1, (2100, 2, 28, 23, 59, 59), (2100, 2, 1), (2100, 3, 1)),
-        # Clocks go forward in Europe on 29 March 2026 at 01:00 UTC; a period in UTC does not care.
-        (1, (2026, 3, 29, 1), (2026, 3, 1), (2026, 4, 1)),
         (6, (2026, 6, 30, 23, 59, 59), (2026, 1, 1), (2026, 7, 1)),
         (6, (2026, 7, 1), (2026, 7, 1), (2027, 1, 1)),
-        (12, (2026, 7, 1), (2026, 1, 1), (2027, 1, 1)),
         (5, (1971, 1, 1), (1970, 11, 1), (1971, 4, 1)),
         (1200, (2026, 1, 1), (1970, 1, 1), (2070, 1, 1)),
     ],
@@ -455,34 +176,11 @@ def test_periods_in_months(
     assert schedule.start(index + 1) == unix(*end)
 
 
-@pytest.mark.parametrize(
-    ("moment", "forgotten"),
-    [
-        ((2027, 1, 31, 23), (2027, 2, 16)),
-        ((2027, 2, 1), (2027, 3, 1)),
-        ((2027, 2, 15, 23, 59, 59), (2027, 3, 1)),
-        ((2027, 2, 16), (2027, 3, 16)),
-        ((2027, 12, 31, 23), (2028, 1, 16)),
-    ],
-)
-def test_a_month_is_never_an_hour(moment: tuple[int, ...], forgotten: tuple[int, ...]) -> None:
-    schedule = Schedule.of(parse_span(NAME, "1 month"))
-    index = schedule.index(unix(*moment))
-    assert schedule.start(index + schedule.generations) == unix(*forgotten)
-
-
 @given(spans.filter(lambda span: span.unit == SECONDS and span.count % 2 == 0), times)
 def test_a_length_of_time_lasts_half_of_it_at_least(window: Span, time: int) -> None:
     schedule = Schedule.of(window)
     forgotten = schedule.start(schedule.index(time) + schedule.generations)
     assert window.count // 2 < forgotten - time <= window.count
-
-
-def test_periods_are_counted_from_1970() -> None:
-    assert months(5, 1).index(0) == seconds(WEEK, DAY).index(0) == 0
-    assert months(5, 1).index(unix(2026, 3, 15)) == 56 * 12 + 2
-    assert months(5, 1).start(-1) == unix(1969, 12, 1)
-    assert seconds(WEEK, DAY).start(-1) == -DAY
 
 
 @given(schedules(), times)
@@ -519,56 +217,6 @@ def test_every_time_lies_in_its_period(
     assert index in {schedule.index(time), schedule.index(time) - 1}
 
 
-@given(schedules(), times, shifts())
-def test_a_period_begins_at_its_start(
-    schedule: Schedule, time: int, shift: tuple[int, int]
-) -> None:
-    index = schedule.index(time, *shift) + 1
-    start = schedule.start(index, *shift)
-    assert schedule.index(start, *shift) == index
-    assert schedule.index(start - 1, *shift) == index - 1
-
-
-@given(schedules(), times, shifts())
-def test_a_part_begins_later_by_its_share_of_the_period(
-    schedule: Schedule, time: int, shift: tuple[int, int]
-) -> None:
-    part, parts = shift
-    index = schedule.index(time)
-    start, end = schedule.start(index), schedule.start(index + 1)
-    late = Fraction(schedule.start(index, part, parts) - start)
-    assert 0 <= Fraction((end - start) * part, parts) - late < 1
-    assert start <= schedule.start(index, part, parts) < end
-
-
-def test_parts_of_a_leap_february() -> None:
-    schedule = months(5, 1)
-    february = schedule.index(unix(2028, 2, 1))
-    starts = [schedule.start(february, part, 29) for part in range(29)]
-    assert starts == [unix(2028, 2, day) for day in range(1, 30)]
-    assert schedule.index(unix(2028, 2, 28, 23, 59, 59), 28, 29) == february - 1
-    assert schedule.index(unix(2028, 2, 29), 28, 29) == february
-
-
-def test_at_time_0_a_late_part_is_still_in_the_period_before() -> None:
-    assert months(1, 1).index(0, 1, 2) == -1
-    assert months(1, 1).start(-1, 1, 2) == unix(1969, 12, 16, 12)
-    assert seconds(DAY, DAY).start(-1, 1, 2) == -DAY // 2
-
-
-@given(schedules(), times, shifts())
-def test_a_url_is_forgotten_after_the_window_at_most(
-    schedule: Schedule, time: int, shift: tuple[int, int]
-) -> None:
-    """Measured in boundaries: months and shifts are not all equally long."""
-    index = schedule.index(time, *shift)
-    forgotten = schedule.start(index + schedule.generations, *shift)
-    assert schedule.index(forgotten, *shift) - index == schedule.generations
-    if schedule.period.unit == SECONDS:
-        window, period = schedule.window.count, schedule.period.count
-        assert window - period < forgotten - time <= window
-
-
 def test_runs_have_no_times() -> None:
     schedule = Schedule.of(Span(3, RUNS))
     with pytest.raises(ValueError, match="begins at no known time"):
@@ -582,10 +230,8 @@ def test_runs_have_no_times() -> None:
     [
         ("2 months", "1 month", "1 to 2 months later"),
         ("1 year", "1 month", "11 months to 1 year later"),
-        ("6 weeks", "1 week", "5 to 6 weeks later"),
         ("2 days", "12 hours", "36 hours to 2 days later"),
         ("1 month", "1 month", "at most 1 month later"),
-        ("1 month", "0.5 months", "0.5 to 1 month later"),
         ("3 runs", "1 run", "3 runs later"),
         ("4 runs", "2 runs", "3 to 4 runs later"),
     ],

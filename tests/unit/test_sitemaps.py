@@ -49,15 +49,6 @@ class List(Shop):
         return [one for one in super().sitemap_filter(entries) if "/p/1" not in one["loc"]]
 
 
-class Keyed(Shop):
-    """Gives requests keys of their own."""
-
-    def _parse_sitemap(self, response: Response) -> Iterator[Request]:
-        for request in super()._parse_sitemap(response):
-            request.meta["bloom_key"] = request.url[-1]
-            yield request
-
-
 def make(cls: type[Shop] = Shop, forgotten: Callable[[], str | None] = lambda: "default:0") -> Any:
     crawler = get_crawler(cls)
     spider: Any = crawler._create_spider("shop")
@@ -135,11 +126,6 @@ def test_filters_of_the_spiders_own_go_first(cls: type[Shop]) -> None:
     assert found(make(cls)._parse_sitemap(answer(body))) == [("/p/2", DAY.format(2) + suffix)]
 
 
-def test_methods_of_the_spiders_own_may_add_keys() -> None:
-    (request,) = make(Keyed)._parse_sitemap(answer(urlset(entry("/p/1", DAY.format(1)))))
-    assert request.meta == {"bloom_version": DAY.format(1), "bloom_key": "1"}
-
-
 def test_alternates_have_versions() -> None:
     body = urlset(
         entry("/p/1", DAY.format(1), alternates=["/p/2", "/p/3"]), entry("/p/3", DAY.format(3))
@@ -152,23 +138,6 @@ def test_alternates_have_versions() -> None:
         ("/p/3", DAY.format(3)),
     ]
     assert found(make()._parse_sitemap(answer(body))) == [requests[0], requests[2]]
-
-
-def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
-    spider = make()
-    bodies = [
-        urlset(*(entry(f"/p/{number}", DAY.format(day)) for number in range(9)))
-        for day in (1, 2, 3)
-    ]
-    readers = [spider._parse_sitemap(answer(body)) for body in bodies]
-    turns = chain.from_iterable(zip_longest(*readers))
-    for number, request in enumerate(turns):
-        assert found([request]) == [(f"/p/{number // 3}", DAY.format(number % 3 + 1))]
-
-
-def test_escaped_urls_are_found() -> None:
-    body = urlset(entry("/p/ä b", DAY.format(1)))
-    assert found(make()._parse_sitemap(answer(body))) == [("/p/%C3%A4%20b", DAY.format(1))]
 
 
 @pytest.mark.parametrize("path", ["/p/{}", "/p/ä{}"])
@@ -188,18 +157,34 @@ def test_a_large_sitemap_takes_no_longer_for_pages_without_lastmod(
     assert escaped == ([] if path.isascii() else [100])
 
 
-def test_a_response_without_its_request_is_read() -> None:
-    body = urlset(entry("/p/1", DAY.format(1)))
-    assert found(make()._parse_sitemap(XmlResponse(f"{SITE}/s.xml", body=body)))
-    assert not found(make()._parse_sitemap(XmlResponse(f"{SITE}/s.xml", body=body[:9] + b">")))
-
-
-def test_robots_txt_leads_to_sitemaps_without_versions() -> None:
-    robots = answer(f"Sitemap: {SITE}/a.xml".encode(), "/robots.txt")
-    assert found(make()._parse_sitemap(robots)) == [("/a.xml", "")]
-
-
 WHOLE = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))
+
+
+@pytest.mark.parametrize(
+    ("body", "pages"),
+    [
+        (WHOLE[: WHOLE.index(b"</url>") + 6], 1),
+        (b"<html><body>Are you human?</body></html>", 0),
+    ],
+)
+def test_a_part_of_a_sitemap_does_not_count_as_read(body: bytes, pages: int) -> None:
+    requests: list[Request] = []
+    with pytest.raises(ValueError, match=r"not a whole one: it is read again after BLOOM_RETRY"):
+        requests.extend(make()._parse_sitemap(answer(body, version="1")))
+    assert len(requests) == pages
+    assert len(list(make()._parse_sitemap(answer(body)))) == pages, "without a version, as Scrapy"
+
+
+def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
+    spider = make()
+    bodies = [
+        urlset(*(entry(f"/p/{number}", DAY.format(day)) for number in range(9)))
+        for day in (1, 2, 3)
+    ]
+    readers = [spider._parse_sitemap(answer(body)) for body in bodies]
+    turns = chain.from_iterable(zip_longest(*readers))
+    for number, request in enumerate(turns):
+        assert found([request]) == [(f"/p/{number // 3}", DAY.format(number % 3 + 1))]
 
 
 @pytest.mark.parametrize(
@@ -218,18 +203,3 @@ def test_a_whole_sitemap_counts_as_read(body: bytes) -> None:
     kind = Response if body[:2] == b"\x1f\x8b" else XmlResponse
     request = Request(f"{SITE}/s.xml.gz", meta={"bloom_version": "1"})
     list(make()._parse_sitemap(kind(request.url, body=body, request=request)))
-
-
-@pytest.mark.parametrize(
-    ("body", "pages"),
-    [
-        (WHOLE[: WHOLE.index(b"</url>") + 6], 1),
-        (b"<html><body>Are you human?</body></html>", 0),
-    ],
-)
-def test_a_part_of_a_sitemap_does_not_count_as_read(body: bytes, pages: int) -> None:
-    requests: list[Request] = []
-    with pytest.raises(ValueError, match=r"not a whole one: it is read again after BLOOM_RETRY"):
-        requests.extend(make()._parse_sitemap(answer(body, version="1")))
-    assert len(requests) == pages
-    assert len(list(make()._parse_sitemap(answer(body)))) == pages, "without a version, as Scrapy"

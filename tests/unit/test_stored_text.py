@@ -10,7 +10,6 @@ from support import stored_requests
 from support.stored_requests import (
     OTHER,
     SPIDER,
-    Colour,
     Fixed,
     Pages,
     Pair,
@@ -149,22 +148,6 @@ def test_what_is_not_an_imported_class_of_requests_is_refused(
     assert not Pages.touched
 
 
-@pytest.mark.parametrize("path", [None, 1, ["scrapy:Request"]])
-def test_a_path_that_is_not_text_is_refused(path: object) -> None:
-    assert_bad(stored(_class=path), "AttributeError")
-
-
-def test_a_module_is_not_asked_for_attributes_it_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def imports(name: str) -> object:
-        raise AssertionError(name)
-
-    module = ModuleType("asked")
-    module.__getattr__ = imports  # type: ignore[method-assign]
-    monkeypatch.setitem(sys.modules, "asked", module)
-    monkeypatch.setitem(vars(stored_requests), "asked", module)
-    assert_bad(stored(_class="asked:Request"), "^class .* is not imported")
-
-
 ELSEWHERE = """
 import enum
 from dataclasses import dataclass
@@ -212,15 +195,6 @@ def test_classes_are_found_only_through_the_modules_of_the_spider(
     assert_bad(text, "is not imported by the spider's module")
 
 
-def test_classes_are_found_through_the_modules_of_base_classes(elsewhere: Any) -> None:
-    elsewhere.Base = type("Base", (Pages,), {"__module__": "elsewhere"})
-
-    class Derived(elsewhere.Base):  # type: ignore[misc]
-        name = "derived"
-
-    assert_kept(sample(meta={"a": elsewhere.Colour.RED, "b": Colour.RED}), Derived())
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -231,3 +205,14 @@ def test_classes_are_found_through_the_modules_of_base_classes(elsewhere: Any) -
 )
 def test_a_class_that_fails_is_an_error_of_the_stored_request(name: str, reason: str) -> None:
     assert_bad(stored(_class=f"{MODULE}:{name}"), reason)
+
+
+def test_a_module_is_not_asked_for_attributes_it_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def imports(name: str) -> object:
+        raise AssertionError(name)
+
+    module = ModuleType("asked")
+    module.__getattr__ = imports  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "asked", module)
+    monkeypatch.setitem(vars(stored_requests), "asked", module)
+    assert_bad(stored(_class="asked:Request"), "^class .* is not imported")

@@ -52,13 +52,3 @@ def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> No
 def test_links_may_be_claimed_by_another_worker() -> None:
     text = nothing_new(Tally(0, 5, 0), replace(INFO, claims=1))
     assert "UTC on; or it is pending (1 page): another worker is crawling it, or it" in str(text)
-
-
-def test_a_single_url_is_one_url() -> None:
-    text = summary(Tally(0, 0, 0), replace(INFO, count=1, claims=1))
-    assert "; 1 URL is remembered, 1 is not crawled yet or has failed (scrapy" in text
-
-
-def test_times_have_seconds_if_there_are_any() -> None:
-    info = replace(INFO, generations=(replace(GENERATION, closes=1_800_000_007),))
-    assert summary(Tally(0, 0, 0), info).endswith("is on 2027-01-15 08:00:07 UTC")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.still_clock import Clock
 
 from scrapy_bloom.crawl.local_state import ANY_AGE, FRESH_SECONDS, LocalState
 from scrapy_bloom.fingerprinter import (
@@ -74,13 +75,6 @@ URL, PAGE = b"u" * 20, ("default", versioned(b"u" * 20, b"1"))
 LINK = ("default", URL)
 
 
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -115,18 +109,6 @@ def test_the_filter_is_asked_soon_after_a_version_was_crawled(
     clock.now += 0.001
     assert not local.get(LINK, 0), "the filter knows when it is forgotten"
     assert local.get(LINK, 0, ANY_AGE), "without a server"
-
-
-def test_a_request_without_a_version_leaves_no_trace_of_one(local: LocalState) -> None:
-    local.versions.claimed(LINK)
-    local.versions.crawled(LINK)
-    assert not local.get(LINK, 0, ANY_AGE)
-
-
-def test_without_a_cache_each_link_is_looked_up(clock: Clock) -> None:
-    local = LocalState(0, 60, clock)
-    local.versions.claimed(PAGE)
-    assert not local.get(LINK, 0)
 
 
 # -- sitemaps --

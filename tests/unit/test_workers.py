@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.workers import Process, Worker, may_be_dead, parse_all
+from scrapy_bloom.crawl.workers import Process, Worker, parse_all
 
 FAR = Process("far", 7, "another machine", 99)
 WORKER = Worker("w-1", 1_000, 30.0, FAR)
@@ -69,31 +69,17 @@ def test_an_entry_with_a_damaged_time_is_left_out(until: str) -> None:
 
 
 @linux
-def test_this_process_is_near_and_not_gone() -> None:
-    me = Process.own()
-    assert (me.pid, me.is_near, me.is_gone) == (os.getpid(), True, False)
-
-
-@linux
-def test_a_process_that_ended_is_gone() -> None:
+@pytest.mark.parametrize("is_zombie", [False, True])
+def test_a_process_that_ended_is_gone(is_zombie: bool) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         started = workers._started(child.pid)
         assert started is not None
         process = replace(Process.own(), pid=child.pid, started=started)
         assert not process.is_gone
         child.kill()
-        child.wait()
-    assert process.is_gone
-
-
-@linux
-def test_a_zombie_is_gone() -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
-        started = workers._started(child.pid)
-        assert started is not None
-        process = replace(Process.own(), pid=child.pid, started=started)
-        child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        if not is_zombie:
+            child.wait()
         assert process.is_gone
 
 
@@ -121,19 +107,6 @@ def test_a_sign_of_life_is_good_for_two_heartbeats() -> None:
     assert WORKER.silent(1_000 - 61) == 0
     assert WORKER.silent(1_000) == 61
     assert replace(WORKER, until=0).silent(1_000) == 0
-
-
-def test_who_has_not_beaten_since_may_be_dead() -> None:
-    last = WORKER.until - WORKER.life
-    assert may_be_dead(WORKER, last)
-    assert may_be_dead(WORKER, last + 1)
-    assert not may_be_dead(WORKER, last - 1)
-    assert not may_be_dead(replace(WORKER, until=0), last)
-
-
-@linux
-def test_who_can_be_seen_is_not_waited_for() -> None:
-    assert not may_be_dead(replace(WORKER, process=Process.own()), WORKER.until)
 
 
 def test_owners_say_what_they_are_and_whose_spiders() -> None:

@@ -1,0 +1,312 @@
+"""What others do to a filter's keys, and servers that refuse: what is named, and what is hidden."""
+
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from support.calls import send
+from support.filters import URLS, small
+from support.servers import contents
+
+from scrapy_bloom import (
+    BloomFilter,
+    FilterMismatchError,
+    StorageError,
+)
+from scrapy_bloom.bloom.errors import ServerFullError
+from scrapy_bloom.bloom.model.sizing import plan
+
+pytestmark = pytest.mark.each_server
+
+
+@pytest.mark.parametrize("blocks", [4, 32])
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (len, 500),
+        (lambda bloom: bloom.info().count, 500),
+        (lambda bloom: sum(bloom.contains(URLS)), 500),
+        (lambda bloom: bloom.add(URLS[0]), False),
+        (lambda bloom: sum(bloom.add_many(URLS)), 500),
+        (lambda bloom: bloom.clear() or len(bloom), 0),
+    ],
+)
+def test_every_call_follows_a_filter_created_anew(
+    client: redis.Redis, blocks: int, call: Callable[[BloomFilter], object], expected: object
+) -> None:
+    bloom = small(client)
+    bloom.extend(URLS)
+    client.flushall()
+    other = BloomFilter(client, "shop:bloom", capacity=5_000, error_rate=1e-9, blocks=blocks)
+    other.extend(URLS[:500])
+    assert call(bloom) == expected
+    assert bloom.header == other.header
+
+
+def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(
+    client: redis.Redis,
+) -> None:
+    """Between the header and the rings, all was deleted, created anew and filled."""
+    small(client).open()
+    late = small(client)
+    steps = late.session.open()
+    (call,) = next(steps)
+    (header,) = send(late._driver, [call])
+    client.flushall()
+    other = small(client)
+    other.extend(URLS)
+
+    calls = steps.send([header])
+    while calls:
+        try:
+            calls = steps.send(send(late._driver, calls))
+        except StopIteration:
+            break
+    assert other.add_many(URLS) == [False] * 1000
+    assert late.header == other.header
+    assert other.lost_blocks == 0
+
+
+def test_leftover_rings_of_another_filter_are_replaced(client: redis.Redis) -> None:
+    """A restored backup of one block must not make its URLs look seen."""
+    bloom = small(client)
+    bloom.extend(URLS)
+    saved = {key: client.dump(key) or b"" for key in client.keys("{shop:bloom:3}:*")}
+    client.flushall()
+    fresh = small(client)
+    fresh.open()
+    for key, value in saved.items():
+        client.restore(key, 0, value, replace=True)
+    assert fresh.add_many(URLS) == [True] * 1000
+    assert small(client).add_many(URLS) == [False] * 1000
+
+
+def test_stray_bitmaps_are_not_taken_for_ours(client: redis.Redis) -> None:
+    size = plan(10_000, 1e-6).memory // 16
+    for block in range(16):
+        client.set(f"{{shop:bloom:{block}}}:0.0", b"\xff" * size)
+    assert small(client).add_many(URLS) == [True] * 1000
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("{shop:bloom:0}:header", "hash"),
+        ("{shop:bloom:0}:ring", "hash"),
+        ("{shop:bloom:5}:ring", "hash"),
+        ("{shop:bloom:5}:0.0", "string"),
+    ],
+)
+def test_a_key_of_another_type_is_named(client: redis.Redis, key: str, kind: str) -> None:
+    small(client).open()
+    client.delete(key)
+    client.lpush(key, "x")
+    with pytest.raises(StorageError, match=f"{key}.* holds a list, and the filter keeps a {kind}"):
+        small(client).add_many(URLS)
+    assert client.lrange(key, 0, -1) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("format", "9", "its format is '9', and this version reads 3"),
+        ("seeds", "[]", "damaged"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_named(
+    client: redis.Redis, field: str, value: str, message: str
+) -> None:
+    small(client).open()
+    client.hset("{shop:bloom:0}:header", field, value)
+    with pytest.raises(StorageError, match=f"{{shop:bloom:0}}:header.*{message}"):
+        small(client).open()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("blocks", "1024"),
+        ("blocks", "8"),
+        ("seeds", "[1, 2, 3]"),
+        ("fingerprinter", "another.Class"),
+        ("order", "write-all"),
+        ("stagger", "1"),
+        ("counting", "1"),
+    ],
+)
+@pytest.mark.parametrize("lost", [[], ["{shop:bloom:0}:ring"]])
+def test_a_header_and_rings_that_disagree_are_named_before_anything_is_created(
+    client: redis.Redis, field: str, value: str, lost: list[str]
+) -> None:
+    bloom = small(client)
+    bloom.add_many(URLS)
+    client.hset("{shop:bloom:0}:header", field, value)
+    if lost:
+        client.delete(*lost)
+    before = sorted(client.keys())
+    for use in (BloomFilter.open, BloomFilter.look, lambda b: b.add("a"), lambda b: b.info()):
+        message = rf"'{{shop:bloom:0}}:header' and .*:ring' differ in {field}:.*Delete"
+        with pytest.raises(StorageError, match=message):
+            use(BloomFilter(client, "shop:bloom"))
+    assert sorted(client.keys()) == before
+    # The remedy.
+    client.delete("{shop:bloom:0}:header")
+    assert sum(BloomFilter(client, "shop:bloom").contains(URLS)) >= 900 - 100 * len(lost)
+
+
+@pytest.mark.parametrize("count", ["9" * 15, "nonsense", "-5", "1e3", "9" * 30, "٣"])
+def test_a_count_that_can_be_is_shown_and_another_one_is_named(
+    client: redis.Redis, count: str
+) -> None:
+    bloom = small(client, counting=True)
+    bloom.open()
+    client.hset("{shop:bloom:3}:ring", "n:0.0", count)
+    if count == "9" * 15:
+        assert bloom.info().count == 999_999_999_999_999
+        assert bloom.info().estimated_error_rate <= 1
+    else:
+        with pytest.raises(StorageError, match=r"shop:bloom:3.*damaged"):
+            bloom.info()
+
+
+def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bloom = small(client, blocks=1)
+    bloom.open()
+
+    def meddling(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def meddle_and_send(what: Any) -> Any:
+            client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
+            return send(what)
+
+        return meddle_and_send
+
+    for name in ("exchange", "_exchange"):
+        monkeypatch.setattr(bloom._driver, name, meddling(getattr(bloom._driver, name)))
+    with pytest.raises(StorageError, match="does something else write"):
+        bloom.add("a")
+
+
+# -- servers that refuse --
+
+
+def test_out_of_memory_says_so_and_marks_nothing(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    client.config_set("maxmemory", "1")
+    try:
+        bloom.open()  # takes no memory: there may be claims to be ended, which gives some back
+        with pytest.raises(ServerFullError, match="out of memory"):
+            bloom.add("a")
+    finally:
+        client.config_set("maxmemory", "0")
+    assert bloom.add("a") is True
+
+
+def test_a_filter_that_does_not_fit_is_refused_before_the_server_is_full(
+    client: redis.Redis,
+) -> None:
+    """Else the queue on the same server could not push any more."""
+    limit = client.info("memory")["used_memory"] + (20 << 20)
+    client.config_set("maxmemory", str(limit))
+    try:
+        with pytest.raises(StorageError, match="out of memory"):
+            BloomFilter(client, "k", capacity=100_000_000).open()
+        assert client.info("memory")["used_memory"] < limit + (10 << 20)
+    finally:
+        client.config_set("maxmemory", "0")
+
+
+def test_readonly_replica_is_refused_at_open(client: redis.Redis) -> None:
+    small(client).open()
+    client.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(StorageError, match="read-only replica"):
+            small(client).open()
+        assert "a" not in small(client)  # reading is fine
+    finally:
+        client.replicaof("NO", "ONE")
+
+
+def test_stored_seeds_are_not_in_errors(client: redis.Redis) -> None:
+    BloomFilter(client, "k", error_rate=0.1, seeds=[123456789, 5]).open()
+    client.hset("{k:0}:header", "seeds", "[123456789, 123456789]")
+    with pytest.raises(StorageError, match="number of different seeds = 1") as caught:
+        BloomFilter(client, "k").open()
+    assert "123456789" not in str(caught.value)
+    client.delete("{k:0}:header")
+    with pytest.raises(FilterMismatchError) as mismatch:
+        BloomFilter(client, "k", error_rate=0.1, seeds=[987654321]).open()
+    assert not {"123456789", "987654321"} & set(re.findall(r"\d+", str(mismatch.value)))
+
+
+@pytest.mark.parametrize(
+    "reply", [None, "ok", [], [b"ok"], [b"ok", b""], [b"ok", b"11"], [b"stale", b"", b"", b"x"]]
+)
+def test_a_reply_that_is_none_of_ours_is_a_storage_error(
+    client: redis.Redis, reply: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bloom = small(client)
+    bloom.open()
+    monkeypatch.setattr(
+        bloom._driver,
+        "_exchange",
+        lambda wave: {node: [reply] * len(commands) for node, commands in wave.batches.items()},
+    )
+    monkeypatch.setattr(bloom._driver._exchanger, "exchange", lambda frame: reply)
+    for call in (lambda: bloom.add("a"), lambda: bloom.add_many(["a"])):
+        with pytest.raises(StorageError, match="a script answered"):
+            call()
+
+
+# -- full, or looked at --
+
+
+def test_a_full_filter_hides_nothing(client: redis.Redis) -> None:
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1, growth=0)
+    items = [str(i) for i in range(1000)]
+    assert bloom.add_many(items) == [True] * 1000
+    assert bloom.unrecorded == 900
+    assert len(bloom) == 100
+    assert bloom.info().estimated_error_rate <= 1e-9
+    # What is recorded stays seen; what is not stays new.
+    assert bloom.add_many(items) == [False] * 100 + [True] * 900
+    assert bloom.contains(items) == [True] * 100 + [False] * 900
+
+
+def test_a_full_filter_whose_count_is_lost_is_not_filled_again(client: redis.Redis) -> None:
+    """Its error rate would be anything."""
+    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1, growth=0)
+    bloom.add_many(map(str, range(200)))
+    client.hdel("{k:0}:ring", "n:0.0")
+    assert bloom.add_many(map(str, range(100))) == [True] * 100
+    assert bloom.lost_blocks == 1
+    assert len(bloom) == 100
+
+
+def test_looking_at_a_damaged_filter_repairs_nothing(client: redis.Redis) -> None:
+    bloom = small(client)
+    bloom.add_many(URLS)
+    client.delete("{shop:bloom:3}:ring", "{shop:bloom:5}:0.0")
+    before = contents(client)
+    snapshot = bloom.look()
+    assert snapshot is not None
+    assert sorted(snapshot.rings) == [b for b in range(16) if b != 3]
+    assert contents(client) == before
+    assert bloom.lost_blocks == 0
+
+
+def test_looking_at_a_filter_created_anew_leaves_the_next_claim_right(client: redis.Redis) -> None:
+    """Its rings under the old filter's seeds would record each item in the wrong places."""
+    bloom, other = small(client), small(client)
+    bloom.add_many(URLS)
+    client.flushall()
+    other.add_many(URLS[:500])
+    assert bloom.look() is not None
+    assert bloom.add_many(URLS) == [False] * 500 + [True] * 500
+    assert other.add_many(URLS) == [False] * 1000

@@ -1,0 +1,209 @@
+"""Lengths of time and numbers of runs: what people write, how they are shown, what is refused."""
+
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.strategies import MOST, spans
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.schedule import (
+    HALF_MONTHS,
+    RUNS,
+    SECONDS,
+    Span,
+    parse_span,
+)
+
+RANGES = {
+    HALF_MONTHS: "0.5 months to 100 years",
+    SECONDS: "1 second to 100 years",
+    RUNS: "1 to 1,000,000 runs",
+}
+
+
+MINUTE, HOUR, DAY, WEEK = 60, 3600, 86_400, 604_800
+CENTURY = 36_525 * DAY
+NAME = "`window`"
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise OSError("no repr")
+
+
+def refusal(value: object) -> str:
+    """Return the message that a bad span gives, without the part that all have."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_span(NAME, value)
+    message = str(caught.value)
+    head = (
+        f'{NAME} is a length of time or a number of runs, such as "5 months", "6 weeks", '
+        '"36 hours" or "2 runs"; got '
+    )
+    assert message.startswith(head)
+    return message.removeprefix(head)
+
+
+@pytest.mark.parametrize(
+    ("value", "span"),
+    [
+        ("5 months", Span(10, HALF_MONTHS)),
+        ("0.5 months", Span(1, HALF_MONTHS)),
+        ("1.5 years", Span(36, HALF_MONTHS)),
+        ("2y", Span(48, HALF_MONTHS)),
+        ("2 yr", Span(48, HALF_MONTHS)),
+        ("100 years", Span(2400, HALF_MONTHS)),
+        ("1w", Span(WEEK, SECONDS)),
+        ("1.5 days", Span(36 * HOUR, SECONDS)),
+        ("0.1 min", Span(6, SECONDS)),
+        ("  36   HOURS ", Span(36 * HOUR, SECONDS)),
+        ("1 minute", Span(60, SECONDS)),
+        ("1_000 s", Span(1000, SECONDS)),
+        ("7 sec", Span(7, SECONDS)),
+        (90.0, Span(90, SECONDS)),
+        ("0090 s", Span(90, SECONDS)),
+        ("1run", Span(1, RUNS)),
+        ("1_000_000 runs", Span(1_000_000, RUNS)),
+        (CENTURY, Span(CENTURY, SECONDS)),
+        (timedelta(milliseconds=2000), Span(2, SECONDS)),
+        (Span(7, RUNS), Span(7, RUNS)),
+    ],
+)
+def test_what_is_a_span(value: object, span: Span) -> None:
+    assert parse_span(NAME, value) == span
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (Span(10, HALF_MONTHS), "5 months"),
+        (Span(1, HALF_MONTHS), "0.5 months"),
+        (Span(24, HALF_MONTHS), "1 year"),
+        (Span(36, HALF_MONTHS), "18 months"),
+        (Span(48, HALF_MONTHS), "2 years"),
+        (Span(7 * DAY, SECONDS), "1 week"),
+        (Span(8 * DAY, SECONDS), "8 days"),
+        (Span(90 * MINUTE, SECONDS), "90 minutes"),
+        (Span(1, SECONDS), "1 second"),
+        (Span(12, RUNS), "12 runs"),
+        (Span(CENTURY, SECONDS), "36525 days"),
+    ],
+)
+def test_how_a_span_is_written(span: Span, text: str) -> None:
+    assert str(span) == text
+
+
+@given(spans)
+def test_the_text_of_a_span_is_read_back(span: Span) -> None:
+    assert parse_span(NAME, str(span)) == span
+    assert parse_span(NAME, str(span).replace(" ", "").upper()) == span
+
+
+@given(
+    st.decimals(0, 10**6, places=3),
+    st.sampled_from([("s", 1), ("min", MINUTE), ("h", HOUR), ("days", DAY), ("week", WEEK)]),
+)
+@example(Decimal("0.1"), ("min", MINUTE))
+def test_fractions_are_exact(number: Decimal, unit: tuple[str, int]) -> None:
+    exact = Fraction(number) * unit[1]
+    if exact.denominator == 1 and 1 <= exact <= CENTURY:
+        assert parse_span(NAME, f"{number} {unit[0]}") == Span(int(exact), SECONDS)
+    else:
+        refusal(f"{number} {unit[0]}")
+
+
+@pytest.mark.parametrize("text", ["5m", "5 M", "5 mo", "1.5 m"])
+def test_m_is_refused_because_it_may_mean_two_things(text: str) -> None:
+    assert refusal(text).startswith(f"{text!r}: does ")
+    assert "mean minutes or months?" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "month", "m", "five months", "5 fortnights", "-5 days", "+5 days", "5 days ago"),
+        *("1e6", "nan", "inf", "1.", ".5 days", "1,5 days", "_1 s", "1_ s", "1__0 s", "1 000 s"),
+        *("5\n5", "5 days\0", "٣ days", "³ s", "0x10", "None", "9" * 41, "9" * 5000 + " runs"),
+        *("1" + " " * 100 + "x", "P5M", "5 months 2 days"),
+    ],
+)
+def test_text_that_is_no_number_with_a_unit(text: str) -> None:
+    message = refusal(text)
+    assert message.startswith(f"{text!r:.100}: it should be a number in digits and then ")
+    units = '"years", "months", "weeks", "days", "hours", "minutes", "seconds" or "runs"'
+    assert message.endswith(units)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.5, 1.5, float("nan"), float("inf"), -float("inf"), timedelta(seconds=5, microseconds=1)],
+)
+def test_a_number_is_whole_seconds(value: object) -> None:
+    assert refusal(value) == f"{value!r}: it should come to whole seconds"
+
+
+@pytest.mark.parametrize("text", ["2", " 90 ", "3600", "1_0", "0", "9" * 40])
+def test_text_without_a_unit_is_refused_with_the_units(text: str) -> None:
+    """Months may be meant, and everything would be forgotten after seconds."""
+    number = text.strip()
+    assert refusal(text) == (
+        f'{text!r}: it has no unit: write "{number} months", "{number} days" or "{number} '
+        'seconds", whichever is meant'
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2, 59, 30.0])
+def test_a_number_alone_comes_to_a_minute(number: float) -> None:
+    assert f'it would be seconds: write "{number:g} months"' in refusal(number)
+    assert parse_span(NAME, timedelta(seconds=number)) == Span(int(number), SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [
+        *((value, SECONDS) for value in (0, -1, -0.0, 1e300, CENTURY + 1, "0 days", 2**70)),
+        *((value, SECONDS) for value in ("9" * 40 + "s", timedelta(0), timedelta.max)),
+        *((value, HALF_MONTHS) for value in ("0 months", "1201 months")),
+        *((value, RUNS) for value in ("0 runs", "1000001 runs")),
+    ],
+)
+def test_a_span_is_neither_nothing_nor_absurd(value: object, unit: str) -> None:
+    assert refusal(value) == f"{value!r}: it has to come to {RANGES[unit]}"
+
+
+def test_a_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
+    assert refusal(Unprintable()).startswith("something of type Unprintable: ")
+    assert refusal(10**5000).startswith("something of type int: ")
+    assert len(refusal(["x" * 10**6])) < 200
+
+
+anything = st.recursive(
+    st.one_of(
+        *(st.none(), st.booleans(), st.binary(), st.complex_numbers(), st.decimals()),
+        *(st.integers(), st.floats(), st.text(), st.timedeltas(), st.datetimes(), st.fractions()),
+        *(st.builds(object), st.builds(Unprintable), spans),
+        st.from_regex(r"\s*-?[0-9_.]{1,6} ?[a-zA-Z]{0,7}", fullmatch=True),
+        st.builds(
+            "{}{}".format,
+            st.decimals(-1, 10**9) | st.integers(),
+            st.sampled_from(["s", "m", "mo", "min", "h", "d", "w", "months", "years", "runs", "x"]),
+        ),
+    ),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
+    max_leaves=3,
+)
+
+
+@given(anything)
+def test_any_value_is_a_span_or_a_configuration_error(value: object) -> None:
+    try:
+        span = parse_span("`some`", value)
+    except ConfigurationError as error:
+        assert str(error).startswith("`some` is ")  # noqa: PT017 - either is right
+    else:
+        assert 1 <= span.count <= MOST[span.unit]
+        assert parse_span("`some`", span) is span
