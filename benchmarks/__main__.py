@@ -12,7 +12,6 @@ from typing import Protocol
 
 from benchmarks import (
     client,
-    collisions,
     crawl,
     floor,
     growth,
@@ -20,10 +19,8 @@ from benchmarks import (
     latency,
     library,
     lockstep,
-    lua,
     memory,
     pending,
-    rings,
     rotation,
     scaling,
     size,
@@ -44,9 +41,8 @@ class Benchmark(Protocol):
         """Measure less than usual, or more."""
 
 
-#: Run only if they are named, or with --full: what they measure changes with the scripts only, and
-#: docs/scaling.md is computed from what `scaling` finds.
-RARE = ("lua", "scaling")
+#: Run only if they are named, or with --full: docs/scaling.md is computed from what it finds.
+RARE = ("scaling",)
 
 
 def benchmarks(charts: Path) -> dict[str, Benchmark]:
@@ -62,11 +58,8 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
         "client": partial(client.run, plot=charts / "client.svg"),
         "throughput": throughput.run,
         "size": partial(size.run, plot=charts / "size.svg"),
-        "lua": lua.run,
         "library": library.run,
-        "collisions": partial(collisions.run, plot=charts / "collisions.svg"),
         "latency": latency.run,
-        "rings": rings.run,
         "rotation": rotation.run,
         "growth": growth.run,
         "memory": memory.run,

@@ -1,8 +1,7 @@
 """``python -m benchmarks.ledger``: pages that lose their links, or vanish, with BLOOM_LEDGER.
 
 Years of a site, two runs a month. The clock of the server moves; nothing else is simulated: each
-run is a crawl in a process of its own, of a site on this machine. With ``--time``: what a ledger
-costs a crawl, and the server.
+run is a crawl in a process of its own, of a site on this machine.
 """
 
 import argparse
@@ -22,7 +21,6 @@ from tempfile import TemporaryDirectory
 
 import redis
 
-from benchmarks import ledger_cost
 from benchmarks.contestants import servers
 from benchmarks.report import Table, console, progress
 
@@ -324,12 +322,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=600, help="of the site")
     parser.add_argument("--window", type=int, default=WINDOW, help="in months")
     parser.add_argument("--seed", type=int, default=1, help="of the kills")
-    parser.add_argument("--time", action="store_true", help="measure what a ledger costs instead")
     options = parser.parse_args()
-    if options.time:
-        for table in ledger_cost.tables():
-            console.print(table.to_rich())
-        return
     count, window = options.pages, options.window
     table = Table(f"{count} pages, two windows of {window} months, two runs a month", COLUMNS)
     moved = MovedServer(servers(full=False)[0])

@@ -1,4 +1,4 @@
-"""Claims per second that one core takes, server and client apart, and where the time goes.
+"""Additions per second that one core does, server and client apart.
 
 Both are given in CPU time, the server's as it says itself (``INFO cpu``), the client's that of this
 process (``time.process_time``), in which neither waits. So the two do not disturb each other's
@@ -9,11 +9,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
-from typing import Any
+from operator import attrgetter
 
-import hiredis
 import redis
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
@@ -22,16 +19,12 @@ from benchmarks.contestants import Server, request, servers
 from benchmarks.report import Outcome, Table, Target, progress, server_name
 from benchmarks.workload import Work, items, server_cpu
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.generations import Config
-from scrapy_bloom.bloom.model.hashing import Hasher, offset_packer
-from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 
 #: Client CPU of a batched addition that is accepted, in that of the fingerprint of its request.
 TARGET = 1.0
 TARGET_BATCH = 64
+#: Cost of a new URL in the most generations, in that in one, that is accepted.
+GENERATIONS_TARGET = 2.0
 GENERATIONS = (1, 6)
 BATCHES = (1, 8, 30, 64, 256, 1_024)
 ERROR_RATE = 1e-5
@@ -49,34 +42,6 @@ NOTES = (
         "process; `adds/s` are what one core does at that. A seen URL is one of any generation."
     ),
 )
-PARTS_NOTES = (
-    (
-        "CPU time per URL, one part at a time; medians. `fingerprint` is Scrapy's "
-        "`RequestFingerprinter` on a new request (making it is left out), and no part of `all of "
-        "an addition`: that is `BloomFilter.add_many`, with sending and waiting, which costs "
-        "system time. `Lua` is the server's. What is indented was tried, and is not done."
-    ),
-)
-#: What the profile led to; ``crawl`` measures whole crawls.
-FINDINGS = """\
-What came of it:
-
-- In small batches, redis-py's encoding of the calls costs as much as hashing, and making before
-  what the calls on a ring have in common takes nearly all of that away. It was not built: of the
-  60,000 links of a crawl, 9,700 were asked about at all, in 86 rounds (the cache knew the others),
-  and encoding took about 10 ms of it.
-- Packing the offsets of all URLs of a block by one call of `struct` gains less than 0.5 µs a URL,
-  and loses as much where URLs come one by one. It was not built either.
-- Lua is nearly all of the server's time, except where URLs come one by one: see the variants of
-  an addition.
-- The largest costs in whole crawls were not Redis's. Scrapy starts 100 tasks for the outputs of
-  each page, also where all of them are duplicates; now they are started when there is a first
-  output that is left, and not at all where none is. Without that, a crawl of 1,000 pages (at 1 ms)
-  took 1.17 of the CPU time that it takes with Scrapy's own filter; with it, 0.92.
-- Pages that waited for answers were woken one after the other, by a lock. So they piled up, and
-  what Python's garbage collector has to look through with them. Now one round asks for all that
-  wait. A crawl of 2,000 pages with the lock, and with workers for every page, took 1.13 to 1.16
-  of the CPU time; now 0.93 to 0.96."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +67,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
         with Server(binary) as server, server.client(socket_timeout=60) as client:
             measured.append(_measure(client, rounds, table))
     worst = max(costs[key].client for costs in measured for key in costs if key[2] == TARGET_BATCH)
-    parts = _parts(fingerprint, rounds)
-    return Outcome([table, parts], [_target(worst, fingerprint)], text=FINDINGS)
+    return Outcome([table], [_target(worst, fingerprint), _generations_target(measured)])
 
 
 def _measure(client: redis.Redis, rounds: int, table: Table) -> Costs:
@@ -187,9 +151,6 @@ def _cost(bloom: BloomFilter, client: redis.Redis, batches: list[list[bytes]]) -
     return Cost(script / urls, server * 1e6 / urls, spent * 1e6 / urls)
 
 
-# -- parts of the client's time --
-
-
 def _fingerprint(rounds: int) -> float:
     """Return the CPU microseconds of Scrapy's fingerprint of a new request."""
     fingerprinter = RequestFingerprinter(get_crawler())
@@ -209,117 +170,20 @@ def _per_url(work: Callable[[], object], rounds: int) -> float:
     return statistics.median(spent)
 
 
-def _parts(fingerprint: float, rounds: int) -> Table:
-    """Measure the parts of an addition that need no server, and the whole beside them."""
-    columns = ("", *(f"{size:,} a batch" for size in BATCHES))
-    table = Table("Profile: CPU of an addition, µs per URL", columns, notes=PARTS_NOTES)
-    table.add("fingerprint", *[f"{fingerprint:.2f}"] * len(BATCHES))
-    rows: dict[str, list[float]] = {}
-    with Server(*servers(full=False)) as server, server.client(socket_timeout=60) as client:
-        bloom = _fill(client, 1)
-        for size in BATCHES:
-            for name, spent in _spent(bloom, client, size, rounds).items():
-                rows.setdefault(name, []).append(spent)
-    for name, cells in rows.items():
-        table.add(name, *(f"{value:.2f}" for value in cells))
-    return table
-
-
-def _spent(bloom: BloomFilter, client: redis.Redis, size: int, rounds: int) -> dict[str, float]:
-    """Return the CPU microseconds per URL of each part, for batches of a size."""
-    header = bloom.header
-    if header is None:
-        raise RuntimeError("the filter is not open")
-    hasher = Hasher(header.seeds, header.blocks)
-    ring = Ring.fresh(header, Config(CAPACITY, ERROR_RATE), 0)
-    held = CachedRing("0" * 32, ring, Keys("throughput"))
-    chunk = items(range(1 << 40, (1 << 40) + CHUNK))
-    hashed = [hasher.hashes(item) for item in chunk]
-    packed = [held.pack(hashes) for _, hashes in hashed]
-    calls = [held.add(urls) for urls in _by_block(hashed, packed, size)]
-    answered = b"".join(map(_answer, calls, repeat(4 * len(header.seeds))))
-    pool: Any = client.connection_pool
-    encode = pool.get_connection().pack_commands
-    work: dict[str, Callable[[], object]] = {
-        "hashing": lambda: [hasher.hashes(item) for item in chunk],
-        "packing offsets": lambda: [held.pack(hashes) for _, hashes in hashed],
-        "— a struct call for all": partial(_pack_together, hashed, ring, size),
-        "building calls": lambda: [held.add(urls) for urls in _by_block(hashed, packed, size)],
-        "encoding calls, redis-py": lambda: encode([_arguments(call) for call in calls]),
-        "— what they share made before": partial(_encode, calls),
-        "parsing replies": partial(_parse, answered, len(calls)),
-    }
-    spent = {name: _per_url(job, rounds) for name, job in work.items()}
-    cost = _costs(bloom, client, size, rounds, "parts")["new"]
-    return spent | {
-        "all of an addition": cost.client,
-        "Lua": cost.script,
-        "all of the server": cost.server,
-    }
-
-
-def _answer(call: Call, width: int) -> bytes:
-    """Return a reply as it comes from the server."""
-    urls = len(_packed(call)) // width
-    return b"*2\r\n$2\r\nok\r\n$%d\r\n%b\r\n" % (urls, b"1" * urls)
-
-
-def _packed(call: Call) -> bytes:
-    """Return the argument that the calls on a ring differ in."""
-    packed = call.args[5]
-    assert isinstance(packed, bytes)
-    return packed
-
-
-def _parse(answered: bytes, replies: int) -> list[Reply]:
-    reader = hiredis.Reader()
-    reader.feed(answered)
-    return [Reply.parse(reader.gets()) for _ in range(replies)]
-
-
-def _by_block(
-    hashed: Sequence[tuple[int, list[int]]], packed: Sequence[bytes], size: int
-) -> list[bytes]:
-    """Return the joined offsets of each block's URLs, batch by batch."""
-    joined = []
-    for start in range(0, len(hashed), size):
-        by_block: dict[int, list[bytes]] = {}
-        for place in range(start, min(start + size, len(hashed))):
-            by_block.setdefault(hashed[place][0], []).append(packed[place])
-        joined += [b"".join(urls) for urls in by_block.values()]
-    return joined
-
-
-def _pack_together(hashed: Sequence[tuple[int, list[int]]], ring: Ring, size: int) -> None:
-    """Pack the offsets of a batch's URLs of one block by one call."""
-    num_bits = ring.active.layers[-1].num_bits
-    for start in range(0, len(hashed), size):
-        by_block: dict[int, list[int]] = {}
-        for block, hashes in hashed[start : start + size]:
-            by_block.setdefault(block, []).extend(hashes)
-        for values in by_block.values():
-            offset_packer(len(values)).pack(*[value % num_bits for value in values])
-
-
-def _arguments(call: Call) -> tuple[Any, ...]:
-    return ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
-
-
-def _encode(calls: Sequence[Call]) -> bytes:
-    """Encode calls as if all that a ring's calls have in common were encoded already."""
-    call = calls[0]
-    before = b"".join(map(_bulk, _arguments(call)[: 3 + len(call.keys) + 5]))
-    after = b"".join(map(_bulk, call.args[6:]))
-    return b"".join([b"%b%b%b" % (before, _bulk(_packed(call)), after) for call in calls])
-
-
-def _bulk(value: Any) -> bytes:
-    encoded = value if isinstance(value, bytes) else str(value).encode()
-    return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
-
-
 def _target(client: float, fingerprint: float) -> Target:
     what = (
         f"Client CPU to add a URL, {TARGET_BATCH} at a time, in that of Scrapy's fingerprint of it"
     )
     return Target.at_most(what, TARGET, client / fingerprint)
+
+
+def _generations_target(measured: Sequence[Costs]) -> Target:
+    """Compare a new URL in all generations with one in a single generation."""
+    one, many = GENERATIONS
+    ratios = [
+        side(costs[many, "new", TARGET_BATCH]) / side(costs[one, "new", TARGET_BATCH])
+        for costs in measured
+        for side in (attrgetter("server"), attrgetter("client"))
+    ]
+    what = f"Cost of a new URL in {many} generations, in that in one: the larger of both sides"
+    return Target.at_most(what, GENERATIONS_TARGET, max(ratios))

@@ -9,8 +9,6 @@ import redis
 
 #: Commands that scripts are called by; the others are called inside scripts.
 SCRIPTS = ("evalsha", "eval")
-#: Commands of the benchmarks themselves.
-OWN = ("info", "ping")
 
 
 def items(numbers: Iterable[int]) -> list[bytes]:
@@ -49,8 +47,3 @@ class Work:
     def since(self, before: "Work") -> "Work":
         """Return what was done since ``before``."""
         return Work(self.calls - before.calls, self.script_us - before.script_us)
-
-    @property
-    def inside(self) -> int:
-        """Commands that scripts have called."""
-        return sum(n for name, n in self.calls.items() if name not in (*SCRIPTS, *OWN))

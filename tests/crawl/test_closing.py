@@ -71,16 +71,3 @@ async def test_a_crawl_that_ends_without_the_server_says_what_it_did_and_what_is
         stats = worker.dupefilter.crawler.stats
         assert stats is not None
         assert [stats.get_value(f"bloom/{name}", 0) for name in GAUGES] == [None] * 4
-
-
-@in_loop
-async def test_a_server_that_is_back_at_the_end_says_what_it_holds(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    async with Worker(own_server.url, BLOOM_REMEMBER="scheduled", BLOOM_TIMEOUT=5) as worker:
-        with killed(own_server):
-            worker.server._failures = 1_000  # the next attempt would be late
-            assert not worker.sees(0)
-        await worker.close()
-    assert "0 seen, 0 failed in this process; 1 URL" in caplog.text

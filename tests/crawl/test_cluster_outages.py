@@ -1,7 +1,7 @@
 """A node of a cluster fails: the blocks on the others are used as before."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -9,8 +9,7 @@ import pytest
 from support.lockstep import look_up as together
 from support.lockstep import slots_of_pages, worker_on
 from support.loops import eventually, in_loop
-from support.outages import killed, stalled, struck
-from support.proxy import Fault, Kind, Proxy
+from support.outages import killed, stalled
 from support.servers import LASTING, Server, start_cluster, wait_for_cluster
 from support.slots import slots_on
 from support.workers import Worker, page
@@ -111,46 +110,3 @@ async def outlive(
     assert caplog.text.count(f"the node 127.0.0.1:{nodes[1].port} of ") >= 2
     assert caplog.text.count("reconnected") == 2
     assert "Traceback" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("kind", "look_up"),
-    [
-        (Kind.DROP_REPLY, one_by_one),
-        (Kind.DROP_REPLY, together),
-        (Kind.HALF, together),
-        (Kind.RESET_REPLY, together),
-    ],
-)
-def test_a_lost_reply_of_one_node_is_that_nodes(
-    lasting_nodes: list[Server], kind: Kind, look_up: Any
-) -> None:
-    lose_one_reply(lasting_nodes, kind, look_up)
-
-
-@in_loop
-async def lose_one_reply(nodes: list[Server], kind: Kind, look_up: Any) -> None:
-    # Without heartbeats, whose reply may be the one.
-    settings = {"BLOOM_TIMEOUT": TIMEOUT, "BLOOM_REMEMBER": "scheduled"}
-    async with AsyncExitStack() as stack:
-        proxy = stack.enter_context(Proxy(nodes[1].port))
-        with nodes[1].client() as client:
-            client.config_set("cluster-announce-port", proxy.port)
-        with nodes[0].client() as client:
-            known = lambda: str(proxy.port) in str(client.execute_command("CLUSTER SLOTS"))  # noqa: E731
-            await eventually(known, "the node is known by the proxy's port")
-        one = await stack.enter_async_context(worker_on(nodes[0].port, **settings))
-        two = await stack.enter_async_context(worker_on(nodes[0].port, **settings))
-        gone = pages_on(nodes[1], one, range(FOURTH.stop))
-        assert not await look_up(one, FIRST)
-        assert await look_up(two, FIRST) == {*FIRST}
-        with struck(proxy, Fault(kind, times=1)):
-            assert not await look_up(one, SECOND)
-        unknown = one.stat("unknown") + one.stat("offline")
-        assert 0 < unknown <= len(gone & {*SECOND})
-        await one.found_again()
-        await eventually(partial(is_written, one, unknown), "what was unknown is written")
-        assert one.stat("outages") == 1
-        # Whatever the node has done with the lost call: the pages are one's.
-        assert await look_up(two, SECOND) == {*SECOND}
-        assert two.stat("outages") == 0

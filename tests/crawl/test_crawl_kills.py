@@ -93,8 +93,9 @@ def check(lab: Lab, kills: int) -> None:
     assert not lab.workers()
 
 
-@pytest.mark.parametrize("batch", [0, 64])
-@pytest.mark.parametrize("is_takeover", [False, True], ids=["crawl", "takeover"])
+@pytest.mark.parametrize(
+    ("batch", "is_takeover"), [(0, False), (64, True)], ids=["crawl", "takeover"]
+)
 def test_kill_nine_between_any_two_calls_hides_no_page(
     lab: Lab, batch: int, is_takeover: bool
 ) -> None:

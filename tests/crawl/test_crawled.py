@@ -55,9 +55,8 @@ class DroppingSpider(OddSpider):
 ROBOTS = Reply(text="User-agent: *\nDisallow: /forbidden")
 
 
-@pytest.fixture(scope="module")
-def dropping(lab_of: LabOf) -> tuple[Done, Done]:
-    """One crawl in which requests are dropped in all ways there are, and one more after it."""
+def test_the_filter_holds_exactly_what_was_crawled(lab_of: LabOf) -> None:
+    """Not the start page, which each run begins with, nor what is dropped in any way there is."""
     dropped = ("/dropped", "/forbidden", "/ignored-request", "/ignored-response")
     long = f"/long?{'x' * 100}"
     lab = lab_of({"/robots.txt": ROBOTS, "/ignored-response": page("/never")})
@@ -68,33 +67,15 @@ def dropping(lab_of: LabOf) -> tuple[Done, Done]:
         "/b": page(),
         "/c": page("/a", *dropped),
     }
-    return lab.crawl(DROPPING), lab.crawl(DROPPING)
-
-
-def test_the_filter_holds_exactly_what_was_crawled(dropping: tuple[Done, Done]) -> None:
-    """Not the start page, which each run begins with."""
-    first, _ = dropping
+    first = lab.crawl(DROPPING)
     assert first.recorded == {"/a", "/b", "/c"}
-    assert first.stats["bloom/crawled"] == 3
-    assert "ERROR" not in first.log
-
-
-def test_nothing_is_left_on_the_server_but_the_filter(dropping: tuple[Done, Done]) -> None:
-    first, _ = dropping
+    assert first.stats["bloom/crawled"] == first.stats["bloom/released"] == 3
+    # What a middleware drops is not scheduled again in this run.
+    assert first.hits == Counter(["/robots.txt", "/", "/a", "/b", "/c", "/ignored-response"])
     assert not first.claims
     assert not first.workers
-
-
-def test_what_a_middleware_drops_is_not_scheduled_again_in_this_run(
-    dropping: tuple[Done, Done],
-) -> None:
-    first, _ = dropping
-    assert first.stats["bloom/released"] == 3
-    assert first.hits == Counter(["/robots.txt", "/", "/a", "/b", "/c", "/ignored-response"])
-
-
-def test_the_next_run_crawls_only_what_was_not(dropping: tuple[Done, Done]) -> None:
-    _, second = dropping
+    assert "ERROR" not in first.log
+    second = lab.crawl(DROPPING)
     assert second.hits == Counter(["/robots.txt", "/", "/ignored-response"])
     assert second.recorded == {"/a", "/b", "/c"}
 
@@ -111,9 +92,16 @@ class RedirectSpider(OddSpider):
 """
 
 
-@pytest.fixture(scope="module")
-def redirects(lab_of: LabOf) -> tuple[Done, Done]:
-    """One crawl with all sorts of redirects, and one more after it."""
+#: Chains whose ends are both recorded, and others.
+CHAINS = (
+    *("/hop1", "/hop2", "/end", "/from-end", "/to-a", "/a", "/to-later", "/later", "/cookie"),
+    *("/from-cookie", "/meta", "/meta-end", "/to-start", "/recovers", "/recovered"),
+)
+NOWHERE = ("/to-offsite", "/to-forbidden", "/loop1", "/loop2", "/self")
+
+
+def test_both_ends_of_redirects_are_recorded_if_they_lead_to_a_page(lab_of: LabOf) -> None:
+    """The next run follows those that led nowhere; one whose end fails has failed as a whole."""
     lab = lab_of({"/robots.txt": ROBOTS})
     lab.site.pages |= {
         "/": page(
@@ -123,15 +111,11 @@ def redirects(lab_of: LabOf) -> tuple[Done, Done]:
         "/hop1": moved("/hop2"),
         "/hop2": moved("/end"),
         "/end": page("/from-end"),
-        "/from-end": page(),
         "/a": page("/to-a"),
         "/to-a": moved("/a"),
         "/to-later": moved("/later"),
-        "/later": page(),
         "/cookie": (moved("/cookie", cookie="known=1"), page("/from-cookie")),
-        "/from-cookie": page(),
         "/meta": Reply(refresh="/meta-end"),
-        "/meta-end": page(),
         "/to-start": moved("/"),
         "/to-offsite": moved(f"{lab.site.offsite}/other"),
         "/to-forbidden": moved("/forbidden"),
@@ -141,53 +125,15 @@ def redirects(lab_of: LabOf) -> tuple[Done, Done]:
         "/to-denied": moved("/denied"),
         "/denied": DENIED,
         "/recovers": (ERROR, moved("/recovered")),
-        "/recovered": page(),
+        **dict.fromkeys(("/from-end", "/later", "/from-cookie", "/meta-end", "/recovered"), page()),
     }
-    return lab.crawl(REDIRECTS), lab.crawl(REDIRECTS)
-
-
-@pytest.mark.parametrize(
-    "chain",
-    [
-        ("/hop1", "/hop2", "/end", "/from-end"),
-        ("/to-a", "/a"),
-        ("/to-later", "/later"),
-        ("/cookie", "/from-cookie"),
-        ("/meta", "/meta-end"),
-        ("/to-start",),
-        ("/recovers", "/recovered"),
-    ],
-    ids=lambda chain: chain[0],
-)
-def test_both_ends_are_recorded(redirects: tuple[Done, Done], chain: tuple[str, ...]) -> None:
-    first, _ = redirects
-    assert set(chain) <= first.recorded
-    assert all(first.hits[path] == 1 for path in set(chain) - {"/cookie", "/recovers"})
-
-
-@pytest.mark.parametrize(
-    "chain",
-    [("/to-offsite",), ("/to-forbidden", "/forbidden"), ("/loop1", "/loop2"), ("/self",)],
-    ids=lambda chain: chain[0],
-)
-def test_neither_end_is_recorded(redirects: tuple[Done, Done], chain: tuple[str, ...]) -> None:
-    first, _ = redirects
-    assert not set(chain) & first.recorded
-
-
-def test_a_chain_whose_end_fails_has_failed_as_a_whole(redirects: tuple[Done, Done]) -> None:
-    """And no other claim is left."""
-    first, _ = redirects
+    first = lab.crawl(REDIRECTS)
+    assert first.recorded == {*CHAINS}
+    assert all(first.hits[path] == 1 for path in {*CHAINS} - {"/cookie", "/recovers"})
     kinds = {path: claim.kind for path, claim in first.claims.items()}
     assert kinds == {"/to-denied": "-", "/denied": "-"}
     assert not first.workers
-
-
-def test_the_next_run_follows_the_chains_that_led_nowhere(redirects: tuple[Done, Done]) -> None:
-    _, second = redirects
-    assert second.hits.keys() == {
-        *("/robots.txt", "/", "/to-offsite", "/to-forbidden", "/loop1", "/loop2", "/self")
-    }
+    assert lab.crawl(REDIRECTS).hits.keys() == {"/robots.txt", "/", *NOWHERE}
 
 
 def test_a_url_comes_back_in_its_own_chain_twice_and_not_more_often(lab_of: LabOf) -> None:
@@ -218,9 +164,7 @@ def test_a_url_comes_back_in_its_own_chain_twice_and_not_more_often(lab_of: LabO
 # -- what fails --
 
 
-@pytest.fixture(scope="module")
-def failures(lab_of: LabOf) -> dict[str, Done]:
-    """Crawls of pages that fail, each going on where the one before it has ended."""
+def test_what_fails_is_tried_again_when_it_is_due(lab_of: LabOf) -> None:
     paths = ("/flaky", "/broken", "/reset-once", "/reset", "/denied")
     lab = lab_of(
         {
@@ -232,17 +176,7 @@ def failures(lab_of: LabOf) -> dict[str, Done]:
             "/denied": DENIED,
         }
     )
-    runs = {"first": lab.crawl(), "before it is due": lab.crawl()}
-    lab.site.pages |= {"/": page(), "/reset": page("/from-reset"), "/from-reset": page()}
-    lab.make_due("/reset")
-    runs["due"] = lab.crawl()
-    lab.site.pages["/"] = page("/absent", "/broken")
-    runs["404 counts"] = lab.crawl()
-    return runs
-
-
-def test_what_recovers_is_recorded_and_what_does_not_cools_down(failures: dict[str, Done]) -> None:
-    done = failures["first"]
+    done = lab.crawl()
     times = {"/": 1, "/flaky": 3, "/broken": 3, "/reset-once": 2, "/reset": 3, "/denied": 1}
     assert done.hits == times
     assert done.recorded == {"/flaky", "/reset-once"}
@@ -251,22 +185,17 @@ def test_what_recovers_is_recorded_and_what_does_not_cools_down(failures: dict[s
     assert all(json.loads(claim.request)["url"] for claim in done.claims.values())
     assert done.stats["bloom/failed"] == 3
     assert not done.workers
-
-
-def test_meanwhile_it_is_not_fetched_although_it_is_linked(failures: dict[str, Done]) -> None:
-    assert failures["before it is due"].hits == Counter(["/"])
-
-
-def test_when_it_is_due_it_is_taken_up_although_nobody_links_it(failures: dict[str, Done]) -> None:
-    done = failures["due"]
+    # Meanwhile it is not fetched, although it is linked. Then it is, although nothing links it.
+    assert lab.crawl().hits == Counter(["/"])
+    lab.site.pages |= {"/": page(), "/reset": page("/from-reset"), "/from-reset": page()}
+    lab.make_due("/reset")
+    done = lab.crawl()
     assert done.hits == Counter(["/", "/reset", "/from-reset"])
     assert {"/reset", "/from-reset"} <= done.recorded
     assert done.stats["bloom/taken_over"] == 1
-
-
-def test_crawled_statuses_say_what_counts_as_crawled(failures: dict[str, Done]) -> None:
-    done = failures["404 counts"]
-    assert "/absent" in done.recorded
+    lab.site.pages["/"] = page("/absent", "/broken")
+    done = lab.crawl()
+    assert "/absent" in done.recorded, "404 counts as crawled"
     assert done.claims["/broken"].kind == "-"
 
 
@@ -405,16 +334,13 @@ def test_what_an_errback_yields_is_crawled(callbacks: Done) -> None:
     assert ("/from-errback-too" in callbacks.recorded) is (version_info >= (2, 14))
 
 
-@pytest.mark.parametrize("path", ["/halfway", "/generator-halfway"])
-def test_a_callback_that_raises_leaves_what_it_has_yielded(callbacks: Done, path: str) -> None:
-    assert f"/from-{path[1:]}" in callbacks.recorded
-    assert path not in callbacks.recorded
-    assert callbacks.claims[path].kind == "-"
-
-
-@pytest.mark.parametrize("path", ["/coroutine", "/generator"])
-def test_async_callbacks_are_like_others(callbacks: Done, path: str) -> None:
-    assert {path, f"/from-{path[1:]}"} <= callbacks.recorded
+def test_callbacks_may_raise_or_be_asynchronous(callbacks: Done) -> None:
+    """One that raises leaves what it has yielded."""
+    for path in ("/halfway", "/generator-halfway", "/coroutine", "/generator"):
+        assert f"/from-{path[1:]}" in callbacks.recorded
+        raises = path.endswith("halfway")
+        assert (path in callbacks.recorded) is not raises
+        assert (path in callbacks.claims) is raises
 
 
 def test_inline_downloads_neither_claim_nor_settle(callbacks: Done) -> None:
@@ -450,38 +376,6 @@ def test_after_all_that_nothing_is_claimed_but_what_failed(callbacks: Done) -> N
 
 
 # -- a downloader of one's own --
-
-DOWNLOADER = """
-from support.odd_site import OddSpider
-from scrapy import Request
-from scrapy.core.downloader import Downloader
-from scrapy.http import HtmlResponse
-
-class AtOnce(Downloader):
-    def fetch(self, request, spider=None):
-        if request.url.endswith("/raises"):
-            raise ValueError("of the downloader")
-        if request.url.endswith("/wrong"):
-            return "not a response"
-        if request.url.endswith("/moved"):
-            return request.replace(url=request.url.replace("moved", "there"))
-        links = "".join(f'<a href="/{link}">' for link in ("raises", "wrong", "moved"))
-        return HtmlResponse(request.url, body=links.encode())
-
-class AtOnceSpider(OddSpider):
-    custom_settings = {"DOWNLOADER": AtOnce}
-"""
-
-
-@pytest.mark.skipif(version_info < (2, 14), reason="Scrapy 2.13 takes nothing but a Deferred")
-def test_a_downloader_that_answers_at_once_is_followed(lab_of: LabOf) -> None:
-    lab = lab_of({path: page() for path in ("/", "/raises", "/wrong", "/moved", "/there")})
-    done = lab.crawl(DOWNLOADER)
-    assert done.recorded == {"/moved", "/there"}
-    assert done.claims.keys() == {"/raises", "/wrong"}
-    assert "expected Response or Request, got <class 'str'>" in done.log
-    assert "ValueError: of the downloader" in done.log
-    assert "addCallback" not in done.log
 
 
 # -- an idle spider --

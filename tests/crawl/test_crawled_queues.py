@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.odd_site import (
     CONCURRENCY,
-    DENIED,
+    SHARED_QUEUE,
     TREE,
     Crawl,
     Lab,
@@ -33,11 +33,6 @@ def assert_complete(lab: Lab) -> None:
     assert not lab.claims()
     # A crawl in a JOBDIR leaves its own entry: its queue may not be empty.
     assert all(b'"queue":"dir ' in entry for entry in lab.workers().values())
-
-
-def kinds(lab: Lab) -> Counter[str]:
-    """Whose claims there are: workers' (w), the queue's (q), or nobody's, which failed (-)."""
-    return Counter(claim.kind for claim in lab.claims().values())
 
 
 # -- JOBDIR --
@@ -69,19 +64,6 @@ def test_a_jobdir_that_was_killed_loses_nothing(lab: Lab) -> None:
     assert_complete(lab)
 
 
-def test_a_jobdir_that_was_resumed_and_killed_loses_nothing(lab: Lab) -> None:
-    """Scrapy cannot open it any more, with whatever dupefilter: it has to be deleted."""
-    jobdir = lab.directory / "job"
-    lab.stop_midway(12, TREE, JOBDIR=jobdir)
-    lab.kill_midway(12, TREE, JOBDIR=jobdir)
-    recorded = lab.recorded()
-    before = lab.site.hits()
-    shutil.rmtree(jobdir)
-    lab.crawl(TREE, JOBDIR=jobdir)
-    assert_complete(lab)
-    assert not {path for path in recorded if lab.site.hits()[path] > before[path]}
-
-
 @pytest.mark.parametrize("next_one", ["the same JOBDIR", "no JOBDIR"])
 def test_what_a_deleted_jobdir_had_is_crawled_by_the_next_run(lab: Lab, next_one: str) -> None:
     jobdir = lab.directory / "job"
@@ -95,26 +77,11 @@ def test_what_a_deleted_jobdir_had_is_crawled_by_the_next_run(lab: Lab, next_one
 
 # -- scrapy-redis --
 
-
-def distributed(lab: Lab, *, persist: bool = True) -> dict[str, Any]:
-    """Return the settings of a worker."""
-    return {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "SCHEDULER_PERSIST": persist,
-        "REDIS_URL": lab.redis_url,
-        "BLOOM_HEARTBEAT": 1,
-    }
+DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
 
 
 def queued(lab: Lab) -> int:
     return lab.client.zcard("odd:requests")
-
-
-def queued_links(lab: Lab) -> int:
-    """Return how many requests in the queue are claimed: start requests are not."""
-    start = f"{lab.site.url}/".encode()
-    pickled = b"\x8c" + bytes([len(start)]) + start
-    return sum(pickled not in entry for entry in lab.client.zrange("odd:requests", 0, -1))
 
 
 def stop_together(lab: Lab, count: int, **settings: object) -> None:
@@ -132,38 +99,11 @@ def stop_together(lab: Lab, count: int, **settings: object) -> None:
             crawl.wait()
 
 
-def test_claims_are_the_queues_until_requests_are_handed_out(lab: Lab) -> None:
-    lab.site.hold_after(15)
-    with lab.start(TREE, **distributed(lab)) as crawl:
-        lab.saturate(crawl)
-        until(
-            lambda: kinds(lab) == {"w": CONCURRENCY, "q": queued(lab)},
-            "the worker has what it has in hand, and the queue the rest",
-        )
-        lab.site.release()
-        crawl.wait()
-    assert_complete(lab)
-    assert not lab.fetched_twice()
-
-
-def test_workers_that_stop_leave_everything_to_the_queue(lab: Lab) -> None:
-    """Who goes on fetches the rest, and nothing else."""
-    settings = distributed(lab)
-    stop_together(lab, 2, **settings)
-    assert kinds(lab) == {"q": queued_links(lab)}
-    assert all(entry.startswith(b"0 ") for entry in lab.workers().values())  # stopped
-    done = lab.crawl(TREE, **settings)
-    assert_complete(lab)
-    assert not lab.fetched_twice()
-    assert "bloom/taken_over" not in done.stats
-
-
 def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(lab: Lab) -> None:
-    settings = distributed(lab)
     lab.site.hold_after(15)
-    with lab.start(TREE, **settings) as one:
+    with lab.start(TREE, **DISTRIBUTED) as one:
         lab.saturate(one)
-        with lab.start(TREE, **settings) as other:
+        with lab.start(TREE, **DISTRIBUTED) as other:
             lab.saturate(one, other)
             recorded = lab.recorded()
             one.kill()
@@ -175,10 +115,9 @@ def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(lab: Lab) ->
 
 
 def test_a_queue_that_was_deleted_is_crawled_by_the_next_run(lab: Lab) -> None:
-    settings = distributed(lab)
-    lab.stop_midway(15, TREE, **settings)
+    lab.stop_midway(15, TREE, **DISTRIBUTED)
     assert lab.client.delete("odd:requests")
-    done = lab.crawl(TREE, **settings)
+    done = lab.crawl(TREE, **DISTRIBUTED)
     assert_complete(lab)
     assert not lab.fetched_twice()
     assert done.stats["bloom/taken_over"] > 0
@@ -187,30 +126,12 @@ def test_a_queue_that_was_deleted_is_crawled_by_the_next_run(lab: Lab) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(lab: Lab, count: int) -> None:
     """Without SCHEDULER_PERSIST, the first worker that ends wipes it."""
-    settings = distributed(lab, persist=False)
+    settings = DISTRIBUTED | {"SCHEDULER_PERSIST": False}
     stop_together(lab, count, **settings)
     assert not queued(lab)
     lab.crawl(TREE, **settings)
     assert_complete(lab)
     assert not lab.fetched_twice()
-
-
-@pytest.mark.parametrize("persist", [True, False])
-def test_a_page_cools_down_whichever_worker_has_found_it(lab_of: LabOf, persist: bool) -> None:
-    paths = [f"/denied-{number}" for number in range(30)]
-    lab = lab_of({"/": page(*paths), **dict.fromkeys(paths, DENIED)})
-    settings = distributed(lab, persist=persist)
-    lab.site.hold_after(1)
-    with lab.start(TREE, **settings) as one:
-        lab.saturate(one)
-        with lab.start(TREE, **settings) as other:
-            lab.saturate(one, other)
-            lab.site.release()
-            one.wait()
-            other.wait()
-    assert kinds(lab) == {"-": 30}
-    assert not lab.fetched_twice()
-    assert not lab.workers()
 
 
 START = """
@@ -234,15 +155,14 @@ def test_a_start_url_that_is_gone_from_its_list_is_crawled_after_a_kill(
     lab = lab_of({"/1": page(), "/2": page()})
     for path in ("/1", "/2"):
         lab.client.rpush("start", f'{{"url": "{lab.site.url}{path}"}}')
-    settings = distributed(lab)
     lab.site.hold_after(number - 1)
-    with lab.start(START, **settings) as crawl:
+    with lab.start(START, **DISTRIBUTED) as crawl:
         until(lambda: lab.site.held or crawl.is_over, "a page is under way")
         kept = f"kept:/{number}"
         until(lambda: lab.claims().keys() == {kept} or crawl.is_over, "its request is kept")
         assert not crawl.is_over, crawl.log
         crawl.kill()
     assert lab.client.llen("start") == 2 - number
-    lab.crawl(START, **settings)
+    lab.crawl(START, **DISTRIBUTED)
     assert lab.site.hits() == Counter(["/1", "/2", f"/{number}"])
     assert not lab.claims()

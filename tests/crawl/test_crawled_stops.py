@@ -12,7 +12,6 @@ from support.odd_site import (
     TREE,
     Lab,
     LabOf,
-    moved,
     page,
     tree,
 )
@@ -145,24 +144,6 @@ def test_the_next_run_crawls_what_this_one_has_not(
     assert done.stats["bloom/taken_over"] > 0
 
 
-def test_a_redirect_that_is_killed_on_its_way_is_crawled_by_the_next_run(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/old"), "/old": moved("/new"), "/new": page()})
-    lab.kill_midway(2)
-    assert {path: claim.kind for path, claim in lab.claims().items()} == {"/old": "w", "/new": "w"}
-    lab.site.pages["/"] = page()
-    lab.crawl()
-    assert lab.recorded() == {"/old", "/new"}
-    assert not lab.claims()
-
-
-def test_start_requests_are_not_kept(lab_of: LabOf) -> None:
-    """The next run makes them again."""
-    lab = lab_of({"/": page("/a"), "/a": page()})
-    lab.kill_midway(0, TREE)
-    assert not lab.claims()
-    assert lab.crawl(TREE).hits == Counter(["/", "/a"])
-
-
 CHANGED = """
 from support.odd_site import OddSpider
 
@@ -191,18 +172,3 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
 
 
 # -- two spiders --
-
-
-def test_a_kill_at_full_speed_costs_what_was_claimed(lab_of: LabOf) -> None:
-    """Pages that had ended and been settled are not fetched again."""
-    lab, again = lab_of(tree(1_500)), 0
-    for pages in (200, 600, 1_000):
-        with lab.start() as crawl:
-            until(lambda: lab.site.hits().total() >= pages or crawl.is_over, "it is under way")  # noqa: B023
-            assert not crawl.is_over, crawl.log
-            crawl.kill()
-        again += len(lab.claims().keys() & lab.site.hits().keys())
-    lab.crawl()
-    hits = lab.site.hits()
-    assert hits.keys() == lab.site.pages.keys()
-    assert hits.total() - len(hits) <= again

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ends import stop, stop_at_once
 from support.lab_commands import bloom
-from support.odd_site import Crawl, Done, Lab, LabOf, tree
-from support.polling import until
+from support.odd_site import SHARED_QUEUE, Done, Lab, LabOf, tree
 
 PAGES = 40
 SPIDER = """
@@ -37,7 +37,7 @@ class Refusing(FileFeedStorage):
         way = Refusing.stored // 3 % 3
         if way == 0:
             raise ConnectionError("no storage")
-        return self.later() if way == 1 and MODERN else self.deferred()
+        return self.later() if way == 1 else self.deferred()
 
     async def later(self):
         await asyncio.sleep(0.01)
@@ -104,9 +104,7 @@ class Odd:
     def accepts(self, item):
         return int(item["path"][1:] or 0) % 2
 """
-SPIDER = SPIDER.replace("MODERN", "True")
 BATCHES = {"format": "jsonlines", "batch_item_count": 4}
-REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 
 
 class Store:
@@ -121,8 +119,6 @@ class Store:
         given = {}
         for number, options in enumerate(feeds):
             given[f"{scheme}{self._feeds}/{number}-%(batch_time)s-%(batch_id)d"] = options
-        if settings.get("SCHEDULER"):
-            settings["REDIS_URL"] = self.lab.redis_url
         return {
             "BLOOM_CONFIRM": "delivered",
             "FEEDS": json.dumps(given),
@@ -167,19 +163,18 @@ def assert_all(done: Done, store: Store, found: set[str]) -> None:
 # -- feeds --
 
 
-@pytest.mark.parametrize("pages", [3, 11, 30])
 @pytest.mark.parametrize(
-    ("feed", "settings"),
+    ("feed", "pages", "settings"),
     [
-        (BATCHES, {}),
-        (BATCHES, REDIS),
-        (BATCHES, {"BLOOM_REMEMBER": "items", "BLOOM_BATCH": 0}),
-        ({"format": "csv", "batch_item_count": 7}, {}),
-        ({"format": "json"}, {}),
+        *((BATCHES, pages, {}) for pages in (3, 11, 30)),
+        (BATCHES, 11, SHARED_QUEUE),
+        (BATCHES, 11, {"BLOOM_REMEMBER": "items", "BLOOM_BATCH": 0}),
+        ({"format": "csv", "batch_item_count": 7}, 20, {}),
+        ({"format": "json"}, 20, {}),
     ],
 )
 def test_a_kill_loses_no_item(
-    store: Store, pages: int, feed: dict[str, Any], settings: dict[str, Any]
+    store: Store, feed: dict[str, Any], pages: int, settings: dict[str, Any]
 ) -> None:
     lab, settings = store.lab, store.settings(feed, **settings)
     lab.kill_midway(pages, SPIDER, **settings)
@@ -194,18 +189,7 @@ def test_a_kill_loses_no_item(
 @pytest.mark.parametrize("at_once", [False, True])
 def test_ctrl_c_loses_no_item(store: Store, at_once: bool) -> None:
     lab, settings = store.lab, store.settings(BATCHES)
-    lab.site.hold_after(10)
-
-    def stop(crawl: Crawl) -> None:
-        crawl.ask_to_stop()
-        if at_once:
-            crawl.ask_to_stop(at_once=True)
-
-    with lab.start(SPIDER, **settings) as crawl:
-        until(lambda: lab.site.held, "the crawl gets under way")
-        stop(crawl)
-        lab.site.release()
-        crawl.wait()
+    (stop_at_once if at_once else stop)(lab, SPIDER, **settings)
     done = lab.crawl(SPIDER, **settings)
     assert_all(done, store, {*store.items()})
     if not at_once:
@@ -245,36 +229,6 @@ def test_a_page_waits_for_each_feed_that_takes_its_item_and_for_no_other(store: 
     assert {*store.items("1")} == {f"/{number}" for number in range(1, PAGES, 2)}
 
 
-def test_an_exporter_that_is_closed_in_another_way_loses_no_item(store: Store) -> None:
-    """Its last file is stored while the filter closes, or later: its pages are crawled again."""
-    code = f"""{SPIDER}
-from scrapy.extensions.feedexport import FeedExporter
-
-class Own(FeedExporter):
-    @classmethod
-    def from_crawler(cls, crawler):
-        self = super().from_crawler(crawler)
-        crawler.signals.disconnect(self.close_spider, signals.spider_closed)
-        crawler.signals.connect(self.finish, signals.spider_closed)
-        return self
-
-    async def finish(self, spider):
-        await self.close_spider(spider)
-"""
-    settings = store.settings(BATCHES)
-    extensions = {
-        "support.odd_site.StatsFile": 0,
-        "scrapy.extensions.feedexport.FeedExporter": None,
-        "odd_spider.Own": 0,
-    }
-    settings["EXTENSIONS"] = json.dumps(extensions)
-    done = store.lab.crawl(code, **settings)
-    assert done.stats["finish_reason"] == "finished"
-    assert "Traceback" not in done.log
-    done = store.lab.crawl(code, **settings)
-    assert {*store.items()} >= store.lab.site.pages.keys() - {"/"}
-
-
 def test_feeds_that_are_written_at_the_end_are_named(store: Store) -> None:
     settings = store.settings({"format": "jsonlines"}, BATCHES)
     done = store.lab.crawl(SPIDER, **settings)
@@ -294,20 +248,6 @@ def test_of_too_many_pages_the_oldest_are_left_to_the_next_run(store: Store) -> 
     assert_all(done, store, {*store.items()})
 
 
-def test_by_default_a_page_waits_for_no_feed(store: Store) -> None:
-    settings = store.settings({"format": "jsonlines"}, BLOOM_CONFIRM="crawled")
-    store.lab.kill_midway(10, SPIDER, **settings)
-    assert store.lab.recorded() - store.items().keys()
-
-
-def test_it_is_refused_where_pages_are_not_followed(store: Store) -> None:
-    settings = store.settings(BATCHES, BLOOM_REMEMBER="scheduled")
-    with store.lab.start(SPIDER, **settings) as crawl:
-        until(lambda: crawl.is_over, "it is refused")
-        assert "BLOOM_CONFIRM = 'delivered' waits before pages are recorded" in crawl.log
-    assert not store.lab.site.hits()
-
-
 # -- pipelines that hold --
 
 
@@ -325,12 +265,6 @@ def test_a_kill_loses_no_row_of_a_pipeline_that_writes_in_bulk(store: Store, pag
     lab.site.release()
     done = lab.crawl(SPIDER, **bulk(store))
     assert_all(done, store, {*store.rows()})
-
-
-def test_what_a_pipeline_holds_is_recorded_when_it_is_written(store: Store) -> None:
-    done = store.lab.crawl(SPIDER, **bulk(store))
-    assert_all(done, store, {*store.rows()})
-    assert "bloom/undelivered" not in done.stats
 
 
 def test_what_a_pipeline_gives_up_has_failed(store: Store) -> None:

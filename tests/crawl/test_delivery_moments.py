@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from crawl.test_delivery import BATCHES, PAGES, REDIS, SPIDER, Store, bulk
-from support.odd_site import Crawl, LabOf, tree
+from crawl.test_delivery import BATCHES, PAGES, SPIDER, Store, bulk
+from support.odd_site import SHARED_QUEUE, Crawl, LabOf, tree
 from support.polling import until
 
 ENDS = ("kill", "SIGINT", "SIGINT twice", "SIGTERM", "CLOSESPIDER_PAGECOUNT")
@@ -24,7 +24,7 @@ QUEUES = ("memory", "JOBDIR", "scrapy-redis with two workers")
 
 def settings_of(store: Store, way: str, queue: str, *, refuses: bool) -> dict[str, Any]:
     feed, _ = WAYS[way]
-    more: dict[str, Any] = REDIS if queue not in QUEUES[:2] else {}
+    more: dict[str, Any] = SHARED_QUEUE if queue not in QUEUES[:2] else {}
     if queue == "JOBDIR":
         more = {"JOBDIR": store.lab.directory / "jobs"}
     if feed is None:

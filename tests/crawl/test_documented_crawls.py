@@ -1,22 +1,15 @@
 """The first crawl of the documentation, as a reader does it: files, commands and log lines."""
 
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from example_site.build import STORIES, Site
 from example_site.serve import SiteServer, serve
-from support.crawling import CRAWL_TIMEOUT, options, run
-from support.pages import Block, blocks, commands, read
-from support.paths import PROJECT
-from support.polling import until
+from support.crawling import run, run_scrapy
+from support.pages import Block, blocks, read
 
 TUTORIAL = "docs/tutorial/first-crawl.md"
 #: The site's address on the page.
@@ -50,21 +43,10 @@ class Reader:
             self._site = self._site.publish(int(line.rstrip(")").split()[-1]))
         words = shlex.split(line.replace(ADDRESS, self._web.url))
         if words[0] == "scrapy":
-            done = self.scrapy(*words[1:])
+            done = run_scrapy(*words[1:], directory=self.directory)
             assert done.returncode == 0, done.stderr
             if words[1] == "crawl":
                 self.logs.append(done.stderr)
-
-    def scrapy(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "scrapy", *arguments],
-            cwd=self.directory,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            timeout=CRAWL_TIMEOUT,
-            check=False,
-        )
 
     def follow(self, block: Block) -> None:
         """Do what a block says; a block of log lines is what the last crawl has logged."""
@@ -162,41 +144,3 @@ def test_the_table_of_half_a_year_is_what_the_demo_prints() -> None:
 
 def _number(text: str) -> int:
     return int(text.replace(",", ""))
-
-
-# -- two workers, one killed --
-
-
-@pytest.mark.slow  # test_crawled_queues.py has the kills of all moments
-def test_a_killed_worker_s_requests_are_taken_over(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commands of the page, without its delay of 0.2 seconds."""
-    page = "docs/tutorial/two-workers-one-killed.md"
-    words = [words for words in commands(page) if words[:2] == ["scrapy", "crawl"]]
-    assert words[0] == words[1] == ["scrapy", "crawl", "queue", "-s", "DOWNLOAD_DELAY=0.2", "2"]
-    site = Site.build(tmp_path / "magazine", count=STORIES)
-    monkeypatch.setenv("SCRAPY_PROJECT", "distributed")
-    monkeypatch.setenv("REDIS_URL", redis_url)
-    with serve(site.directory) as web, redis.Redis.from_url(redis_url) as client:
-        client.rpush("queue:start_urls", json.dumps({"url": f"{web.url}/"}))
-        more = {"DOWNLOAD_DELAY": 0.02, "STATS_FILE": tmp_path / "stats.json"}
-        command = ["-m", "scrapy", "crawl", "queue", *options(web, more)]
-        workers = [
-            subprocess.Popen([sys.executable, *command], cwd=PROJECT, stderr=subprocess.DEVNULL)
-            for _ in range(2)
-        ]
-        try:
-            until(lambda: web.hits().total() > 60, "both have begun")
-            workers[0].kill()
-            assert workers[1].wait(CRAWL_TIMEOUT) == 0
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-        hits = web.hits()
-    truth = site.truth()
-    assert truth.lasting | truth.hubs <= hits.keys()
-    done = run("-m", "scrapy", "bloom", "pending", "--spider", "queue", "--json")
-    assert json.loads(done.stdout)["claims"] == []
-    assert f"all {len(truth.lasting)} URLs" in read(page)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import redis
 from scrapy import Request, Spider, signals
-from support.dupefilters import URL, Make, UrlFingerprinter, shut, spider_of, stats
+from support.dupefilters import URL, Make, shut, spider_of, stats
 from support.loops import in_loop
 from support.outages import stalled
 from support.polling import until
@@ -23,19 +23,9 @@ def test_a_request_is_seen_the_second_time(make: Make) -> None:
     dupefilter = make()
     assert dupefilter.request_seen(Request(URL)) is False
     assert dupefilter.request_seen(Request(URL)) is True
+    assert dupefilter.request_seen(Request("https://example.com/a?c=2&b=1#top")) is True
     assert dupefilter.request_seen(Request(URL, method="POST")) is False
-
-
-def test_urls_are_compared_by_scrapys_fingerprint(make: Make) -> None:
-    dupefilter = make()
-    assert not dupefilter.request_seen(Request(URL))
-    assert dupefilter.request_seen(Request("https://example.com/a?c=2&b=1#top"))
-
-
-def test_workers_share_the_filter(make: Make) -> None:
-    first, second = make(), make()
-    assert not first.request_seen(Request(URL))
-    assert second.request_seen(Request(URL))
+    assert make().request_seen(Request(URL)), "workers share the filter"
 
 
 def test_spiders_have_filters_of_their_own_unless_the_key_says_otherwise(make: Make) -> None:
@@ -76,44 +66,31 @@ def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptur
     assert second.request_seen(Request("https://example.com/3"))
 
 
-def test_no_log_line_per_request_at_info(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    dupefilter = make()
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        for _ in range(100):
-            if dupefilter.request_seen(Request(URL)):
-                dupefilter.log(Request(URL), spider_of(dupefilter))
-    assert not caplog.records
-
-
+@pytest.mark.parametrize(
+    ("debug", "shown", "says"),
+    [
+        (False, 1, "no more duplicates will be shown"),
+        (True, 3, "referer: https://example.com/from"),
+    ],
+)
 def test_log_counts_every_duplicate_and_shows_the_first(
-    make: Make, caplog: pytest.LogCaptureFixture
+    make: Make, caplog: pytest.LogCaptureFixture, debug: bool, shown: int, says: str
 ) -> None:
-    dupefilter = make()
-    with caplog.at_level(logging.DEBUG):
-        for _ in range(3):
-            dupefilter.log(Request(URL), spider_of(dupefilter))
-    assert stats(dupefilter)["dupefilter/filtered"] == 3
-    lines = [r.getMessage() for r in caplog.records if "Filtered duplicate" in r.getMessage()]
-    assert len(lines) == 1
-    assert "no more duplicates will be shown" in lines[0]
-
-
-def test_dupefilter_debug_shows_all(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    dupefilter = make(DUPEFILTER_DEBUG=True)
+    """With DUPEFILTER_DEBUG, it shows all; above DEBUG, none."""
+    dupefilter = make(DUPEFILTER_DEBUG=debug)
+    caplog.clear()
     request = Request(URL, headers={"Referer": "https://example.com/from"})
+    with caplog.at_level(logging.INFO):
+        dupefilter.log(request, spider_of(dupefilter))
+    assert not caplog.records
+    dupefilter = make(DUPEFILTER_DEBUG=debug)
     with caplog.at_level(logging.DEBUG):
         for _ in range(3):
             dupefilter.log(request, spider_of(dupefilter))
+    assert stats(dupefilter)["dupefilter/filtered"] == 3
     lines = [r.getMessage() for r in caplog.records if "Filtered duplicate" in r.getMessage()]
-    assert len(lines) == 3
-    assert "referer: https://example.com/from" in lines[0]
-
-
-def test_a_custom_fingerprinter_is_used(make: Make) -> None:
-    dupefilter = make(REQUEST_FINGERPRINTER_CLASS=UrlFingerprinter)
-    assert not dupefilter.request_seen(Request(URL))
-    assert dupefilter.request_seen(Request("https://example.com/a?other=1"))
+    assert len(lines) == shown
+    assert says in lines[0]
 
 
 # -- meta --
@@ -172,11 +149,6 @@ def test_bloom_enabled_false_neither_tests_nor_records(make: Make) -> None:
 
 
 # -- opening, closing, clearing --
-
-
-def test_building_connects_to_nothing(make: Make) -> None:
-    dupefilter = make(is_open=False, BLOOM_REDIS_URL="redis://localhost:1")
-    assert dupefilter.filters is None
 
 
 def test_a_filter_that_was_not_opened_opens_itself(make: Make) -> None:

@@ -4,7 +4,6 @@ import logging
 from typing import Any
 
 import pytest
-import redis
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
@@ -141,29 +140,6 @@ async def test_what_is_named_already_is_not_advised_to_be_named(
 # -- windows of rules --
 
 WINDOWS = {"BLOOM_RECRAWL_RULES": [(r"/page/\d+", "1 day")]}
-
-
-def test_another_window_is_a_filter_of_its_own(make: Make, client: redis.Redis) -> None:
-    dupefilter = make(**WINDOWS)
-    listing = Request(URL, meta={"bloom_recrawl_after": "24 hours"})
-    assert not dupefilter.request_seen(listing)
-    assert dupefilter.request_seen(listing)
-    assert not dupefilter.request_seen(Request(URL)), "the lasting filter does not know it"
-    assert make(**WINDOWS).request_seen(listing)
-    assert client.exists("{shop:bloom:1-day:0}:header")
-    assert stats(dupefilter)["bloom/1-day/new"] == 1
-    assert stats(dupefilter)["bloom/1-day/seen"] == 1
-    assert stats(dupefilter)["bloom/new"] == 1
-    assert stats(dupefilter)["bloom/1-day/generations"] == 1
-
-
-def test_rules_give_the_window_by_the_url(make: Make) -> None:
-    dupefilter = make(**WINDOWS)
-    page = "https://example.com/page/7"
-    assert not dupefilter.request_seen(Request(page))
-    assert dupefilter.request_seen(Request(page, meta={"bloom_recrawl_after": "24 hours"}))
-    assert not dupefilter.request_seen(Request(page, meta={"bloom_recrawl_after": "default"}))
-    assert stats(dupefilter)["bloom/new"] == 1
 
 
 def test_start_requests_go_before_rules_so_that_every_run_begins(make: Make) -> None:

@@ -170,8 +170,10 @@ def magazine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Magazine]:
         yield Magazine(web, directory)
 
 
-@pytest.mark.parametrize("remember", ["crawled", "scheduled"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "remember"),
+    [*((place, "crawled") for place in PLACES), (standalone, "scheduled"), (cluster, "scheduled")],
+)
 def test_the_same_pages_and_items_and_then_nothing_new(
     magazine: Magazine, place: Place, remember: str, any_binary: str, tmp_path: Path
 ) -> None:

@@ -57,18 +57,6 @@ async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
 
 
 @in_loop
-async def test_outages_come_again(lasting_server: Server) -> None:
-    async with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
-        for outage in range(3):
-            with killed(lasting_server):
-                assert not worker.sees(outage)
-                assert not worker.sees(10 + outage)
-            await worker.found_again()
-            assert worker.stat("outages") == worker.stat("unknown") == outage + 1
-        assert all(worker.sees(number) for number in (0, 1, 2, 10, 11, 12))
-
-
-@in_loop
 async def test_an_outage_that_a_write_notices_costs_the_crawl_nothing(
     own_server: Server,
 ) -> None:
@@ -175,28 +163,6 @@ async def test_the_spider_is_not_closed_because_a_connection_was(
         await worker.found_again()
         assert worker.sees(1)
         assert worker.stat("outages") == (2 if host == HOST else 0)
-        assert worker.engine.calls == []
-
-
-@in_loop
-async def test_a_connection_that_was_closed_is_no_outage(own_server: Server) -> None:
-    async with Worker(own_server.url) as worker:
-        with own_server.client() as client:
-            for number in range(3):
-                client.ping()
-                kick(client)
-                assert not worker.sees(number)
-                assert worker.sees(number)
-            assert worker.stat("outages") == worker.stat("unknown") == 0
-
-
-@in_loop
-async def test_the_spider_is_not_closed_without_being_asked_to(own_server: Server) -> None:
-    async with Worker(own_server.url) as worker:
-        with killed(own_server):
-            assert not worker.sees(0)
-            await eventually(lambda: worker.server._failures > 2)
-        await worker.found_again()
         assert worker.engine.calls == []
 
 

@@ -1,11 +1,9 @@
-"""Claims on a server with little memory: they are bounded, and a server that is full recovers."""
+"""Claims on a server with little memory: they are bounded, and end on a server that is full."""
 
 import secrets
 
 import pytest
 import redis
-from support.odd_site import LabOf, page
-from support.polling import until
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import ServerFullError
@@ -96,47 +94,3 @@ def test_on_a_full_server_claims_end_and_no_others_are_made(
         another.run(lambda session: worker_protocol.remove_workers(session, {"w1 {}": ""}, "n"))
     finally:
         client.config_set("maxmemory", "0")
-
-
-#: Each page links 40 others with a long query.
-LONG = """
-from support.odd_site import OddSpider
-
-class LongSpider(OddSpider):
-    custom_settings = {"CONCURRENT_REQUESTS": 4, "BLOOM_BLOCKS": 1, "BLOOM_CAPACITY": 1000}
-"""
-
-
-def test_a_crawl_goes_on_when_the_server_has_run_out_of_memory(lab_of: LabOf) -> None:
-    """What is crawled is recorded, and gives memory back; the next run finds nothing to do."""
-    links = [f"/{number}?{'x' * 1_900}" for number in range(150)]
-    lab = lab_of({"/": page("/list"), "/list": page(*links), **{link: page() for link in links}})
-    lab.site.hold_after(2)
-    with lab.start(LONG, BLOOM_TIMEOUT=10) as crawl:
-        until(lambda: {*links} <= lab.claims().keys() or crawl.is_over, "all are claimed")
-        assert not crawl.is_over, crawl.log
-        memory = lab.client.info("memory")["used_memory"]
-        lab.client.config_set("maxmemory", str(memory // 2))
-        try:
-            lab.site.release()
-            stats = crawl.wait()
-            assert not lab.claims()
-            assert lab.recorded() >= {"/list", *links}
-            assert stats["bloom/crawled"] == 151
-            assert not lab.workers()
-            assert lab.crawl(LONG).hits == {"/": 1}
-        finally:
-            lab.client.config_set("maxmemory", "0")
-
-
-def test_a_page_waits_for_links_that_there_is_no_room_for(lab_of: LabOf) -> None:
-    """A kill in between loses none of them."""
-    links = [f"/{number}?{'x' * 1_900}" for number in range(60)]
-    lab = lab_of({"/": page("/list"), "/list": page(*links), **{link: page() for link in links}})
-    settings = {"BLOOM_PENDING_MEMORY": 100_000}
-    lab.kill_midway(10, LONG, **settings)
-    assert {"/list"} <= lab.claims().keys()
-    done = lab.crawl(LONG, **settings)
-    assert done.recorded >= {"/list", *links}
-    assert not done.claims
-    assert done.stats["bloom/not_kept"] > 0

@@ -1,6 +1,5 @@
 """How far a reader has to go: files, and calls between them, on the way of one new URL."""
 
-import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +9,11 @@ from typing import Any
 
 import pytest
 import redis
-from scrapy import Request, Spider
-from scrapy.utils.test import get_crawler
+from support.loops import in_loop
 from support.servers import Server
+from support.workers import Worker, page
 
 import scrapy_bloom
-from scrapy_bloom import BloomDupeFilter
 
 PACKAGE = str(Path(scrapy_bloom.__file__).parent)
 
@@ -44,27 +42,16 @@ def profile(function: Callable[[], object]) -> tuple[set[str], int]:
 @pytest.mark.parametrize(
     ("remember", "files", "hops"), [("scheduled", 10, 15), ("crawled", 13, 24)]
 )
-def test_one_new_url_passes_few_files(
+@in_loop
+async def test_one_new_url_passes_few_files(
     server: Server, client: redis.Redis, remember: str, files: int, hops: int
 ) -> None:
-    settings = {"BLOOM_REDIS_URL": server.url, "BLOOM_REMEMBER": remember}
-    crawler = get_crawler(Spider, settings)
-    crawler.spider = crawler._create_spider("shop")
-
-    async def crawl() -> tuple[set[str], int]:
-        dupefilter = BloomDupeFilter.from_crawler(crawler)
-        dupefilter.open()
+    async with Worker(server.url, BLOOM_REMEMBER=remember) as worker:
         for number in range(200):  # the first one of a block computes what its calls have in common
-            dupefilter.request_seen(Request(f"https://example.com/first/{number}"))
-        new = [Request(f"https://example.com/{number}") for number in range(5)]
+            worker.dupefilter.request_seen(page(number))
         # The garbage collector may run anything in between.
-        results = [profile(partial(dupefilter.request_seen, one)) for one in new]
-        result = min(results, key=lambda found: (len(found[0]), found[1]))
-        closing = dupefilter._close()
-        if closing is not None:
-            await closing
-        return result
-
-    passed, calls = asyncio.run(crawl())
+        new = [page(number) for number in range(200, 205)]
+        found = [profile(partial(worker.dupefilter.request_seen, one)) for one in new]
+        passed, calls = min(found, key=lambda one: (len(one[0]), one[1]))
     assert len(passed) <= files, sorted(passed)
     assert calls <= hops

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from scrapy import version_info
 from support.lab_commands import bloom
-from support.odd_site import Lab, LabOf, Reply, moved, page
+from support.odd_site import SHARED_QUEUE, Lab, LabOf, Reply, page
 
 SPIDER = """
 import asyncio
@@ -55,8 +55,8 @@ class Shop:
 
     def items(self, response):
         path = "/" + response.url.partition("://")[2].partition("/")[2]
-        for number in range(self.settings.getint("ITEMS_A_PAGE", 1)):
-            yield {"path": path if number < 1 else "", "name": f"{path} {number}"}
+        yield {"path": "", "name": f"{path} 1"}  # of each page, one is stored
+        yield {"path": path, "name": f"{path} 0"}
 
 class Manual(Shop, OddSpider):
     def parse(self, response):
@@ -75,7 +75,6 @@ class Follows(Shop, CrawlSpider):
     def parse_item(self, response):
         return self.items(response)
 """
-REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 PATHS = [f"/{number}" for number in range(10)]
 BROKEN = {"/1", "/5", "/8"}
 
@@ -116,16 +115,14 @@ def shop(lab_of: LabOf) -> Shop:
         ("Async", "Follows", {}),
         ("Late", "Manual", {"BLOOM_REMEMBER": "items"}),
         ("Async", "Manual", {"BLOOM_BATCH": 0}),
-        ("Plain", "Follows", REDIS),
-        ("Async", "Manual", {**REDIS, "BLOOM_REMEMBER": "items"}),
+        ("Plain", "Follows", SHARED_QUEUE),
+        ("Async", "Manual", {**SHARED_QUEUE, "BLOOM_REMEMBER": "items"}),
     ],
 )
 def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
     shop: Shop, pipeline: str, name: str, settings: dict[str, Any]
 ) -> None:
     lab, code = shop.lab, spider(pipeline, name)
-    if settings.get("SCHEDULER"):
-        settings = {**settings, "REDIS_URL": lab.redis_url}
     down = {"DOWN": ",".join(BROKEN)}
     done = lab.crawl(code, **shop.settings(**settings, **down))
     assert done.stats["bloom/failed"] == 3
@@ -141,19 +138,9 @@ def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
     assert done.hits.keys() - {"/", "/robots.txt"} == BROKEN
     assert not done.claims
     assert done.recorded >= {*PATHS}
-    assert {*shop.take()} - {"/ 0"} == {f"{path} 0" for path in BROKEN}
-
-
-def test_a_page_of_which_one_item_of_three_raises_has_failed_and_gives_all_again(
-    shop: Shop,
-) -> None:
-    settings = shop.settings(ITEMS_A_PAGE=3)
-    done = shop.lab.crawl(spider(), **settings, DOWN="/1")
-    assert done.claims.keys() == {"/1"}
-    assert {"/1 1", "/1 2"} <= set(shop.take())
-    shop.lab.make_due("/1")
-    assert not shop.lab.crawl(spider(), **settings).claims
-    assert {"/1 0", "/1 1", "/1 2"} <= set(shop.take())
+    assert {*shop.take()} - {"/ 0", "/ 1"} == {
+        f"{path} {number}" for path in BROKEN for number in (0, 1)
+    }
 
 
 def test_a_page_whose_items_are_dropped_is_recorded(shop: Shop) -> None:
@@ -195,15 +182,3 @@ def test_an_item_of_an_errback_whose_pipeline_raises_is_tried_again(lab_of: LabO
     shop.lab.make_due("/denied")
     shop.lab.crawl(spider(), **settings)
     assert "/denied" in shop.take()
-
-
-def test_a_redirect_to_a_page_of_which_a_pipeline_raises_has_failed(lab_of: LabOf) -> None:
-    pages = {"/": page("/from"), "/from": moved("/to"), "/to": page()}
-    shop = Shop(lab_of(pages))
-    done = shop.lab.crawl(spider(), **shop.settings(DOWN="/to"))
-    assert done.claims.keys() == {"/from", "/to"}
-    for path in ("/from", "/to"):
-        shop.lab.make_due(path)
-    done = shop.lab.crawl(spider(), **shop.settings())
-    assert not done.claims
-    assert "/to 0" in shop.take()

@@ -59,38 +59,27 @@ def news(lab_of: LabOf) -> tuple[Done, Done]:
 
 
 def test_pages_with_an_item_are_recorded(news: tuple[Done, Done]) -> None:
-    """Also the source of a redirect that leads to one, and pages that are not there."""
+    """Also the source of a redirect that leads to one, and pages that are not there.
+
+    The next run reads the listings, and crawls what is new. None reads a page twice.
+    """
     first, second = news
     stories = {"/a", "/b", "/c", "/to-a", "/only-by-redirect", "/gone"}
     assert first.recorded == stories
+    assert {path: n for path, n in first.hits.items() if n > 1} == {"/broken": 3}
     assert second.recorded == stories | {"/new"}
-
-
-def test_the_next_run_reads_the_listings_and_crawls_what_is_new(news: tuple[Done, Done]) -> None:
-    _, second = news
     assert second.hits == LISTINGS + Counter(["/new"])
     assert second.stats["item_scraped_count"] == 1
 
 
-def test_a_run_reads_no_page_twice(news: tuple[Done, Done]) -> None:
-    first, _ = news
-    assert {path: n for path, n in first.hits.items() if n > 1} == {"/broken": 3}
-
-
-def test_a_failed_page_waits_for_its_time(news: tuple[Done, Done]) -> None:
-    for done in news:
-        assert [claim.kind for claim in done.claims.values()] == ["-"]
-        assert [*done.claims] == ["/broken"]
-        assert "Traceback" not in done.log
-
-
 def test_the_stats_count_pages_without_an_item(news: tuple[Done, Done]) -> None:
     """Of the redirect to a listing, which is known, nothing more is known."""
-    first, second = news
-    assert first.stats["bloom/without_item"] == 4
-    assert first.stats["bloom/crawled"] == 10
-    assert second.stats["bloom/without_item"] == 4
-    assert second.stats["bloom/crawled"] == 5
+    for done, crawled in zip(news, (10, 5), strict=True):
+        assert done.stats["bloom/without_item"] == 4
+        assert done.stats["bloom/crawled"] == crawled
+        # A failed page waits for its time.
+        assert {path: claim.kind for path, claim in done.claims.items()} == {"/broken": "-"}
+        assert "Traceback" not in done.log
 
 
 def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
@@ -212,9 +201,9 @@ class FailingSpider(OddSpider):
 """
 
 
-@pytest.mark.parametrize("lambdas", ["/list {}", "{}"])
-@pytest.mark.parametrize("link", ["/fails", "/to-fails"])
-@pytest.mark.parametrize("batch", [64, 0])
+@pytest.mark.parametrize(
+    ("lambdas", "link", "batch"), [("/list {}", "/fails", 64), ("{}", "/to-fails", 0)]
+)
 def test_a_listing_is_read_in_each_run_although_its_link_failed(
     lab_of: LabOf, lambdas: str, link: str, batch: int
 ) -> None:
@@ -236,38 +225,6 @@ def test_a_listing_is_read_in_each_run_although_its_link_failed(
         assert hits == listings + Counter([new])
     failed = lab.site.hits()
     assert (failed["/a"], failed["/fails"]) == (1, 1)
-
-
-def test_a_link_that_failed_is_crawled_when_it_is_due_although_only_an_article_links_its_listing(
-    lab_of: LabOf,
-) -> None:
-    """The article is recorded, so the claim on the listing has to last until then."""
-    lab = lab_of({
-        "/": page("/article"),
-        "/article": story("/list"),
-        "/list": page("/fails"),
-        "/fails": ERROR,
-    })  # fmt: skip
-    given = {"LAMBDAS": "/fails", "BLOOM_RETRY_AFTER": "1 s"}
-    lab.crawl(FAILING, **given)
-    lab.site.pages["/fails"] = story()
-    lab.wait_until_due()
-    assert lab.crawl(FAILING, **given).recorded == {"/article", "/fails"}
-    assert lab.crawl(FAILING, **given).hits == Counter(["/"])
-    assert not lab.claims()
-
-
-def test_a_page_with_an_item_waits_until_its_link_is_due(lab_of: LabOf) -> None:
-    lab = lab_of({
-        "/": page("/list"),
-        "/list": page("/article"),
-        "/article": story("/fails"),
-        "/fails": ERROR,
-    })  # fmt: skip
-    for lambdas in ("/fails", "/article /fails"):
-        assert not lab.crawl(FAILING, LAMBDAS=lambdas).recorded
-        assert lab.crawl(FAILING, LAMBDAS=lambdas).hits == Counter(["/", "/list"])
-        lab.client.flushall()
 
 
 # -- kills, outages, other workers --

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from support.clock import MovedServer
-from support.odd_site import ERROR, Done, Lab, OddSite, page, serve
+from support.odd_site import ERROR, SHARED_QUEUE, Done, Lab, OddSite, page, serve
 from support.odd_site import moved as moved_to
-from support.polling import until
 
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.keys import Keys
@@ -58,14 +57,13 @@ def missing(lab: Lab) -> Mapping[str, tuple[int, str]]:
     [
         {"BLOOM_BATCH": 0},
         {"BLOOM_CAPACITY": 20, "BLOOM_BLOCKS": 1},
-        {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True},
+        SHARED_QUEUE,
     ],
     ids=lambda settings: next(iter(settings)),
 )
 def test_it_works_under_other_settings(
     lab: Lab, moved: MovedServer, settings: dict[str, Any]
 ) -> None:
-    settings = {**settings, "REDIS_URL": lab.redis_url}
     crawl(lab, **settings)
     unlink(lab.site)
     move_to(moved, *LATER)
@@ -150,20 +148,6 @@ def test_requests_come_back_as_they_were(lab: Lab, moved: MovedServer) -> None:
     assert lab.site.fetches[-1].headers["X-Own"] == "1"
 
 
-def test_another_spider_that_shares_the_filter_leaves_them_alone(
-    lab: Lab, moved: MovedServer
-) -> None:
-    """It has other callbacks."""
-    other = (
-        "from support.odd_site import OddSpider\n\nclass Other(OddSpider):\n    name = 'other'\n"
-    )
-    crawl(lab, BLOOM_KEY="odd:bloom")
-    unlink(lab.site)
-    move_to(moved, *LATER)
-    assert crawl(lab, spider=other, BLOOM_KEY="odd:bloom").hits == Counter(["/"])
-    assert crawl(lab).hits == Counter(["/", *PAGES])
-
-
 REDIRECTED = """
 from support.odd_site import OddSpider
 
@@ -180,15 +164,15 @@ class Redirected(OddSpider):
         yield from self.links(response, meta={"own": 1, "max_retry_times": 1},
                               headers={"X-Own": "mine"})
 """
-DISK = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 
 
-@pytest.mark.parametrize("queue", [{}, DISK], ids=["memory", "redis"])
-@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(
+    ("queue", "keeps"), [({}, True), (SHARED_QUEUE, False)], ids=["memory", "redis"]
+)
 def test_what_middlewares_of_the_downloader_set_is_not_stored_with_a_redirects_target(
     lab: Lab, moved: MovedServer, queue: dict[str, Any], keeps: bool
 ) -> None:
-    settings = {**queue, "REDIS_URL": lab.redis_url, "BLOOM_KEEP_HEADERS": keeps}
+    settings = {**queue, "BLOOM_KEEP_HEADERS": keeps}
     lab.site.pages |= {"/": page("/1"), "/1": moved_to("/2"), "/2": moved_to("/3"), "/3": page()}
     crawl(lab, spider=REDIRECTED, **settings)
     keys = Keys("odd:bloom")
@@ -227,65 +211,16 @@ def test_a_changed_page_is_fetched_once_in_a_window(lab: Lab, moved: MovedServer
     assert fetched == [1, 2, 4, 6]
 
 
-def test_damaged_ledgers_lose_proposals_only(lab: Lab, moved: MovedServer) -> None:
-    crawl(lab)
-    unlink(lab.site, *PAGES[:5])
-    move_to(moved, *LATER)
-    keys = Keys("odd:bloom")
-    entries = [entry for block in range(16) for entry in raw(lab, "LRANGE", keys.entries(block))]
-    tag = entries[0].split()[1]
-    for block in range(16):
-        lab.client.delete(keys.entries(block))
-        lab.client.rpush(keys.entries(block), b"\xff\x00", b"1 " + tag + b' {"url":')
-        lab.client.zadd(keys.ledger(block), {tag + b" 1": 1, b"\xff": 2, tag + b" 2": 3})
-        lab.client.hset(keys.chunks(block), tag + b" 1", b"\x00garbage")
-    done = crawl(lab)
-    assert done.hits == Counter(["/", *PAGES[:5]])
-    assert "Traceback" not in done.log
-    for block in range(16):
-        assert b"\xff\x00" not in raw(lab, "LRANGE", keys.entries(block))
-        left = raw(lab, "ZRANGE", keys.ledger(block))
-        assert b"\xff" in left, "it is nobody's"
-        assert not {tag + b" 1", tag + b" 2"} & {*left}
-
-
 def raw(lab: Lab, command: str, key: str) -> list[bytes]:
     """Return all members of a list, or of a sorted set."""
     found: list[bytes] = lab.client.execute_command(command, key, 0, -1)
     return found
 
 
-def test_scheduled_has_no_ledger(lab: Lab) -> None:
-    with lab.start(**LEDGER, BLOOM_REMEMBER="scheduled") as running:
-        until(lambda: running.is_over, "it is refused")
-        assert "BLOOM_LEDGER = True keeps the requests of pages that are crawled" in running.log
-    assert not lab.site.hits()
-
-
 def test_a_filter_that_never_forgets_is_warned_about(lab: Lab) -> None:
     done = crawl(lab, BLOOM_RECRAWL_AFTER="never")
     assert "[bloom-ledger-unused]" in done.log
     assert done.stats.get("bloom/ledger_added") is None
-
-
-def test_requests_that_are_not_stored_are_not_in_it(lab: Lab, moved: MovedServer) -> None:
-    spider = """
-from support.odd_site import OddSpider
-
-class Lambdas(OddSpider):
-    def parse(self, response):
-        for number, url in enumerate(response.css("a::attr(href)").getall()):
-            yield response.follow(url, (lambda response: None) if number % 2 else self.parse_item)
-
-    def parse_item(self, response):
-        pass
-"""
-    done = crawl(lab, spider=spider)
-    assert done.stats["bloom/ledger_added"] == len(PAGES) / 2
-    assert done.stats["bloom/not_kept"] == len(PAGES) / 2
-    unlink(lab.site)
-    move_to(moved, *LATER)
-    assert crawl(lab, spider=spider).hits == Counter(["/", *PAGES[::2]])
 
 
 def test_the_ledger_holds_no_claims(lab: Lab, moved: MovedServer) -> None:
@@ -317,8 +252,7 @@ def ruled(window: str) -> dict[str, str]:
     return {"BLOOM_RECRAWL_RULES": json.dumps([[TENS, window]] if window else [])}
 
 
-@pytest.mark.parametrize("now", ["40 days", "", "6 weeks"])
-@pytest.mark.parametrize("before", ["60 days", "2 months"])
+@pytest.mark.parametrize(("before", "now"), [("60 days", "6 weeks"), ("2 months", "")])
 def test_pages_whose_window_is_gone_are_proposed_in_the_one_that_they_have_now(
     lab: Lab, moved: MovedServer, before: str, now: str
 ) -> None:

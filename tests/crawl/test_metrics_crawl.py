@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 from example_site.serve import SiteServer
-from scrapy import version_info
-from support.crawling import crawl, crawl_and_act, run
-from support.prometheus import Values, fetch, parse
+from support.crawling import crawl_and_act, run
+from support.prometheus import fetch, parse
 from support.servers import Server
 
 SPIDER = (("spider", "links"),)
@@ -59,21 +58,6 @@ def test_a_crawl_is_scraped_while_it_runs(
     assert log.count("WARNING: Bloom filter: no metrics") == 0
 
 
-def test_windows_are_labels(web: SiteServer, settings: dict[str, str], tmp_path: Path) -> None:
-    found: list[Values] = []
-    crawl_and_act(
-        web,
-        tmp_path,
-        {80: lambda: found.append(parse(fetch(page_of(tmp_path / "log"))))},
-        BLOOM_RECRAWL_RULES='[["page=", "run"], ["/", "1 day"]]',
-        **settings,
-    )
-    labels = (*SPIDER, ("window", "1-day"))
-    assert found[0]["scrapy_bloom_new_total", labels] > 0
-    assert found[0]["scrapy_bloom_generations", labels] == 1
-    assert found[0]["scrapy_bloom_new_total", (*SPIDER, ("window", "run"))] > 0
-
-
 def test_a_port_in_use_is_one_warning_and_the_crawl_goes_on(
     web: SiteServer, settings: dict[str, str], tmp_path: Path, taken: int
 ) -> None:
@@ -89,21 +73,6 @@ def test_a_port_in_use_is_one_warning_and_the_crawl_goes_on(
     assert "or 0 for any free one" in warnings[0]
     assert stats["finish_reason"] == "finished"
     assert stats["bloom/crawled"] > 20
-
-
-def test_by_default_nothing_listens(
-    web: SiteServer, settings: dict[str, str], tmp_path: Path
-) -> None:
-    del settings["BLOOM_METRICS_PORT"]
-    crawl_and_act(web, tmp_path, {}, **settings)
-    assert PAGE.search((tmp_path / "log").read_text()) is None
-
-
-@pytest.mark.skipif(version_info < (2, 19), reason="this Scrapy has no crawls without a reactor")
-def test_it_needs_no_reactor(web: SiteServer, settings: dict[str, str], tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    crawl("links", web, tmp_path, LOG_FILE=str(log), TWISTED_REACTOR_ENABLED="False", **settings)
-    assert page_of(log)
 
 
 #: Two crawls on one port, one after the other; prints whether it is open in each, and afterwards.

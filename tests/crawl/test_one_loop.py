@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.odd_site import TREE, LabOf, tree
+from support.odd_site import LabOf, tree
 from support.outages import killed, stalled
 from support.polling import until
 from support.servers import Server
@@ -67,18 +67,6 @@ def test_a_loop_that_is_blocked_costs_pages_a_second_fetch_and_hides_none(lab_of
     assert lab.recorded() == lab.site.pages.keys() - {"/"}
     assert not lab.claims()
     assert not lab.crawl(BLOCKING, **settings).hits - Counter(["/"])
-
-
-def test_without_a_reactor_a_kill_hides_no_page(lab_of: LabOf) -> None:
-    """From Scrapy 2.19 on; older ones do not know the setting."""
-    lab = lab_of(tree(PAGES))
-    lab.kill_midway(10, TREE, TWISTED_REACTOR_ENABLED=False)
-    assert lab.claims()
-    done = lab.crawl(TREE, TWISTED_REACTOR_ENABLED=False)
-    assert done.stats["bloom/taken_over"] > 0
-    assert lab.recorded() == lab.site.pages.keys() - {"/"}
-    assert lab.site.hits().keys() == lab.site.pages.keys()
-    assert not lab.claims()
 
 
 @pytest.mark.usefixtures("short_retries")

@@ -19,7 +19,7 @@ import redis
 from example_site.build import Site
 from example_site.serve import SiteServer, serve
 from scrapy import version_info
-from support.crawling import PLAIN_SCRAPY, options, run, run_scrapy
+from support.crawling import PLAIN_SCRAPY, options, run_scrapy
 from support.servers import Server
 
 STORIES = 8
@@ -118,29 +118,6 @@ class PluginSpider(Base):
     def request(self, url):
         return SplashRequest(url, args={"wait": 0.5})
 """
-CRAWL_SPIDER = """
-from scrapy.spiders import CrawlSpider, Rule
-
-
-class PluginSpider(Base, CrawlSpider):
-    rules = [
-        Rule(Base.links, callback="found_by_rule", follow=True, process_request="with_meta"),
-    ]
-
-    def with_meta(self, request, response):
-        return request.replace(meta={**request.meta, "from": response.url})
-
-    def parse(self, response):
-        # CrawlSpider's own: it applies the rules.
-        return CrawlSpider._parse(self, response)
-
-    def found_by_rule(self, response):
-        assert response.meta["from"]
-        self.pages += 1
-        if self.pages == self.settings.getint("KILL_AT"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield {"url": response.url}
-"""
 PLAIN = """
 class PluginSpider(Base):
     pass
@@ -165,7 +142,6 @@ class Plugin:
 
 
 PLUGINS = {
-    "CrawlSpider": Plugin(CRAWL_SPIDER),
     "scrapy-poet": Plugin(POET, ("scrapy_poet",), {"ADDONS": {"scrapy_poet.Addon": 300}}),
     "zyte-api": Plugin(
         modules=("scrapy_zyte_api",),
@@ -317,43 +293,4 @@ def test_no_page_is_lost_with_a_kill(
     lab = Lab(web, tmp_path, plugin, **settings)
     lab.crawl(KILL_AT=MIDWAY)
     lab.crawl()
-    assert set(web.hits()) >= set(site.truth().crawl())
-
-
-ONE_AFTER_ANOTHER = """
-import sys
-from magazine.spiders.links import LinksSpider
-from scrapy.crawler import CrawlerRunner
-from scrapy.utils.project import get_project_settings
-from scrapy.utils.reactor import install_reactor
-
-settings = get_project_settings()
-settings.setdict(dict(pair.split("=", 1) for pair in sys.argv[1:]), "cmdline")
-install_reactor(settings["TWISTED_REACTOR"])
-from twisted.internet import defer, reactor
-
-
-@defer.inlineCallbacks
-def crawl_twice():
-    runner = CrawlerRunner(settings)
-    for _ in range(2):
-        crawler = runner.create_crawler(LinksSpider)
-        yield runner.crawl(crawler)
-        print(crawler.stats.get_value("bloom/new"), flush=True)
-
-
-crawl_twice().addBoth(lambda _: reactor.stop())
-reactor.run()
-"""
-
-
-def test_one_crawl_after_another_in_one_process(
-    web: SiteServer, site: Site, settings: dict[str, str]
-) -> None:
-    pairs = [f"{name}={value}" for name, value in {**settings, "SITE_URL": web.url}.items()]
-    done = run("-X", "dev", "-c", ONE_AFTER_ANOTHER, *pairs)
-    assert done.returncode == 0, done.stderr
-    assert "ERROR" not in done.stderr, done.stderr
-    first, second = done.stdout.split()
-    assert (int(first) > STORIES, second) == (True, "None"), "the second finds nothing new"
     assert set(web.hits()) >= set(site.truth().crawl())

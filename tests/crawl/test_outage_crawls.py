@@ -60,17 +60,6 @@ def test_a_crawl_goes_on_without_the_server(
         assert web.hits() - before == Counter(site.truth().crawl(site.truth())), "all is recorded"
 
 
-def test_a_server_that_stalls_at_the_first_claim_hides_nothing(
-    lasting_server: Server, site: Site, web: SiteServer, tmp_path: Path
-) -> None:
-    """The home page, which is not claimed, is the second request, after robots.txt."""
-    with ExitStack() as end:
-        actions = {2: lambda: end.enter_context(stalled(lasting_server)), 20: end.close}
-        stats = crawl_and_act(web, tmp_path, actions, BLOOM_REDIS_URL=lasting_server.url)
-        assert stats["finish_reason"] == "finished"
-        assert web.hits() == Counter(site.truth().crawl())
-
-
 @pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_scheduled(
     remember: str, lasting_server: Server, site: Site, web: SiteServer, tmp_path: Path

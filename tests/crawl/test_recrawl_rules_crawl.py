@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from itertools import product
-from signal import SIGTERM
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from support.clock import MovedServer
 from support.counting import REMEMBER, assert_ended_well
 from support.dupefilters import URL, Make, stats
 from support.loops import in_loop
-from support.odd_site import ERROR, TREE, Lab, LabOf, Reply, moved, page
+from support.odd_site import ERROR, SHARED_QUEUE, LabOf, Reply, moved, page
 from support.servers import Server
 from support.workers import Worker
 
@@ -165,8 +164,7 @@ def rules(*pairs: tuple[object, object]) -> dict[str, Any]:
     return {"BLOOM_RECRAWL_RULES": json.dumps(pairs)}
 
 
-@REMEMBER
-@pytest.mark.parametrize("size", [0, 64])
+@pytest.mark.parametrize(("remember", "size"), [("scheduled", 0), ("crawled", 64)])
 def test_rules_change_between_crawls(lab_of: LabOf, remember: str, size: int) -> None:
     lab = lab_of(ARTICLES)
     settings: dict[str, Any] = {"BLOOM_REMEMBER": remember, "BLOOM_BATCH": size}
@@ -186,12 +184,9 @@ def test_rules_change_between_crawls(lab_of: LabOf, remember: str, size: int) ->
     assert lab.recorded("odd:bloom:1-year") == articles.keys()
 
 
-@REMEMBER
-def test_rules_on_the_depth_read_what_start_pages_link_in_each_run(
-    lab_of: LabOf, remember: str
-) -> None:
+def test_rules_on_the_depth_read_what_start_pages_link_in_each_run(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/a", "/b"), "/a": page("/c"), "/b": page("/a", "/c"), "/c": page()})
-    settings = rules(({"depth": 1}, "run")) | {"BLOOM_REMEMBER": remember}
+    settings = rules(({"depth": 1}, "run"))
     assert lab.crawl(**settings).hits == Counter(["/", "/a", "/b", "/c"])
     done = lab.crawl(**settings)
     assert done.hits == Counter(["/", "/a", "/b"])
@@ -214,20 +209,15 @@ class StartSpider(OddSpider):
             yield request
 """
 DAILY = {"BLOOM_START_RECRAWL_AFTER": "1 day"}
-SCHEDULERS = pytest.mark.parametrize(
-    "scheduler",
-    [{}, {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}],
-    ids=["scrapy", "scrapy-redis"],
-)
 
 
 @REMEMBER
-@SCHEDULERS
+@pytest.mark.parametrize("scheduler", [{}, SHARED_QUEUE], ids=["scrapy", "scrapy-redis"])
 def test_a_window_of_start_requests_holds_for_start_urls(
     lab_of: LabOf, remember: str, scheduler: dict[str, Any]
 ) -> None:
     lab = lab_of({"/": page("/a", "/"), "/a": page()})
-    settings = {**scheduler, **DAILY, "REDIS_URL": lab.redis_url, "BLOOM_REMEMBER": remember}
+    settings = {**scheduler, **DAILY, "BLOOM_REMEMBER": remember}
     first = lab.crawl(START_URLS, **settings)
     assert first.stats["bloom/1-day/new"] == 1
     assert lab.recorded("odd:bloom:1-day") == {"/"}
@@ -248,21 +238,17 @@ def test_a_start_page_that_was_not_crawled_is_not_hidden(lab_of: LabOf) -> None:
     assert not lab.crawl(START_URLS, **DAILY).hits
 
 
-@REMEMBER
 @pytest.mark.parametrize(
     "replies",
     [[ERROR, page("/a")], [moved("/", cookie="is=here"), page("/a")], [moved("/en"), page()]],
     ids=["retried", "redirected to itself", "redirected"],
 )
-def test_what_a_start_request_turns_into_is_fetched(
-    lab_of: LabOf, remember: str, replies: list[Reply]
-) -> None:
+def test_what_a_start_request_turns_into_is_fetched(lab_of: LabOf, replies: list[Reply]) -> None:
     lab = lab_of({"/": replies, "/en": page("/a"), "/a": page()})
-    settings = {**DAILY, "BLOOM_REMEMBER": remember, "ROBOTSTXT_OBEY": False}
-    done = lab.crawl(START_URLS, **settings)
+    done = lab.crawl(START_URLS, **DAILY)
     assert "/a" in done.hits
     assert_ended_well(done)
-    assert not lab.crawl(START_URLS, **settings).hits
+    assert not lab.crawl(START_URLS, **DAILY).hits
 
 
 def test_a_start_page_may_be_offsite(lab_of: LabOf) -> None:
@@ -287,38 +273,7 @@ class StartSpider(RedisSpider):
 
 def test_what_is_taken_from_a_list_is_fetched_each_time(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/a"), "/a": page()})
-    scheduler = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "REDIS_URL": lab.redis_url}
+    scheduler = {**SHARED_QUEUE, "SCHEDULER_PERSIST": False}
     for hits in (["/", "/a"], ["/"]):
         lab.client.rpush("start", f'{{"url": "{lab.site.url}/"}}')
         assert lab.crawl(FROM_A_LIST, **scheduler, **DAILY).hits == Counter(hits)
-
-
-# -- windows that earlier versions have stored by their names --
-
-
-def rename_window(lab: Lab, old: str, new: str) -> None:
-    """Give a window's filter and its claims another name, as an earlier version had it."""
-    client: Any = lab.client
-    for key in client.keys(f"{{odd:bloom:{old}:*"):
-        client.rename(key, key.replace(f":{old}:".encode(), f":{new}:".encode()))
-    for key in client.keys("{odd:bloom:*}:claims"):
-        for field, text in client.hgetall(key).items():
-            client.hset(key, field, text.replace(f'"{old}:'.encode(), f'"{new}:'.encode()))
-    assert client.hdel("{odd:bloom:0}:header", f"window:{old}") == 1
-    client.hset("{odd:bloom:0}:header", f"window:{new}", "1")
-
-
-def test_what_was_claimed_in_a_window_with_a_name_is_crawled(lab_of: LabOf) -> None:
-    links = [f"/article-{n}" for n in range(30)]
-    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
-    settings = rules(("/article", "1 week"))
-    lab.stop_midway(6, TREE, SIGTERM, **settings)
-    left = lab.site.pages.keys() - lab.site.hits().keys()
-    assert len(left) > 15
-    rename_window(lab, "1-week", "articles")
-    done = lab.crawl(TREE, **rules(("/article", "1 day")))
-    assert "requests of the window 'articles' were claimed and not crawled" in done.log
-    assert "no rule has it any more" in done.log
-    assert not lab.site.pages.keys() - lab.site.hits().keys()
-    assert left <= lab.recorded("odd:bloom:articles")
-    assert_ended_well(done)

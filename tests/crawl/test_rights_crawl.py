@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from support.odd_site import Lab, OddSite, serve, tree
+from support.odd_site import SHARED_QUEUE, Lab, OddSite, serve, tree
 from support.polling import until
 from support.rights import PASSWORD, USER, denials
 from support.servers import Server, start_cluster
@@ -26,8 +26,6 @@ ALL_AT_ONCE: dict[str, Any] = {
     "BLOOM_HEARTBEAT": 1,
     "BLOOM_RECRAWL_RULES": '[["/1[0-9]$", "1 day"]]',
 }
-#: The queue has a user of its own.
-SCRAPY_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 #: As redis_cls: a client for clusters.
 CLUSTER_CLIENT = json.dumps({"redis_cls": "redis.RedisCluster"})
 
@@ -62,8 +60,7 @@ def refused(lab: Lab, **settings: Any) -> str:
 
 
 @pytest.mark.each_server
-@pytest.mark.parametrize("remember", ["crawled", "scheduled"])
-@pytest.mark.parametrize("queue", [{}, SCRAPY_REDIS], ids=["memory", "scrapy-redis"])
+@pytest.mark.parametrize(("remember", "queue"), [("crawled", SHARED_QUEUE), ("scheduled", {})])
 def test_a_crawl_with_the_rights_that_are_printed(
     server: Server, lab: Lab, remember: str, queue: dict[str, Any]
 ) -> None:

@@ -61,11 +61,6 @@ def test_one_warning_says_why_requests_are_not_kept(lab_of: LabOf) -> None:
     assert done.log.count("and BLOOM_KEEP_HEADERS is False") == 1
 
 
-def test_requests_without_credentials_are_kept_all_the_same(lab_of: LabOf) -> None:
-    done = lab_of(SITE).crawl(BLOOM_KEEP_HEADERS=False)
-    assert "bloom/not_kept" not in done.stats
-
-
 # -- what a client that can write there may make a crawl fetch --
 
 
@@ -101,15 +96,3 @@ def test_offsite_rules_hold_for_restored_requests(lab_of: LabOf) -> None:
     assert done.hits == {"/": 1}
     assert done.stats["offsite/filtered"] == 1
     assert not done.claims
-
-
-@pytest.mark.parametrize(
-    "kwargs", [{"meta": {"allow_offsite": True}}, {"dont_filter": True}], ids=str
-)
-def test_requests_that_the_spider_may_send_anywhere_come_back_so(
-    lab_of: LabOf, kwargs: dict[str, Any]
-) -> None:
-    """Spiders use both: a claim without them would be another request."""
-    lab = lab_of({"/": page(), "/1": page()})
-    forge(lab, f"{lab.site.offsite}/1", **kwargs)
-    assert set(lab.crawl().hits) == {"/", f"{lab.site.offsite}/1"}

@@ -7,13 +7,11 @@ yielded it must be crawled again, and therefore keeps its own claim until the re
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import pytest
 from support.ends import ENDS
-from support.matrix import mostly_slow
-from support.odd_site import ERROR, Done, Lab, LabOf, Pages, moved, page, tree
+from support.odd_site import SHARED_QUEUE, Lab, LabOf, Pages, moved, page, tree
 from support.polling import until
 
 PAGES = 40
@@ -88,76 +86,7 @@ DATACLASS = plain(
 )
 SPIDERS = {
     "CrawlSpider, callback by name": RULES,
-    "CrawlSpider, callback by method": rules(
-        "    def __init__(self, *args, **kwargs):\n"
-        "        self.rules = (Rule(LinkExtractor(), callback=self.item, follow=True),)\n"
-        "        super().__init__(*args, **kwargs)\n"
-    ),
-    "CrawlSpider, callback by lambda": rules(
-        "    rules = (\n"
-        "        Rule(LinkExtractor(), callback=lambda r: [{'url': r.url}], follow=True),\n"
-        "    )\n"
-    ),
-    "CrawlSpider, process_links": rules(
-        "    rules = (\n"
-        "        Rule(LinkExtractor(), 'item', follow=True, process_links='chosen'),\n"
-        "    )\n"
-        "    def chosen(self, links):\n"
-        "        return sorted(links, key=lambda link: link.url)\n"
-    ),
-    "CrawlSpider, process_request": rules(
-        "    rules = (\n"
-        "        Rule(LinkExtractor(), 'item', follow=True, process_request='marked'),\n"
-        "    )\n"
-        "    def marked(self, request, response):\n"
-        "        return request.replace(priority=self.number(request.url) % 3)\n"
-    ),
-    "follow_all": f"""{HEAD}
-
-class FollowSpider(Base, Spider):
-    def parse(self, response):
-        yield from response.follow_all(css="a", callback=self.parse)
-        yield from self.item(response)
-""",
-    "lambda": LAMBDA,
-    "partial": plain("Request(url, partial(self.parse, response.url))")
-    .replace("def parse(self, response, *args", "def parse(self, *args")
-    .replace("        for url in map(", "        response = args[-1]\n        for url in map("),
-    "closure": plain(
-        "self.followed(url)",
-        """
-    def followed(self, url):
-        def parse(response):
-            yield from self.parse(response)
-        return Request(url, parse)
-""",
-    ),
     "dataclass in cb_kwargs": DATACLASS,
-    "object in meta": plain(
-        'Request(url, self.parse, meta={"page_methods": [PageMethod("wait", "a")]})',
-        top="class PageMethod:\n    def __init__(self, *args):\n        self.args = args\n",
-    ),
-    "forms": plain(
-        "self.form(self.number(url) % 3, url, lambda response: self.parse(response))",
-        """
-    def form(self, kind, url, callback):
-        if kind == 0:
-            return FormRequest(url, callback, formdata={"field": "value"})
-        if kind == 1:
-            return JsonRequest(url, callback, data={"field": ["value"]})
-        return XmlRpcRequest(url, callback, methodname="get", params=(1,), dont_filter=False)
-""",
-    ),
-    "subclass of Request": plain(
-        "PageRequest(url, self.parse, source=object())",
-        top=(
-            "class PageRequest(Request):\n"
-            "    attributes = (*Request.attributes, 'source')\n"
-            "    def __init__(self, *args, source=None, **kwargs):\n"
-            "        self.source = source\n"
-            "        super().__init__(*args, **kwargs)\n"
-        ),
-    ),
     "errback": plain("Request(url, self.parse, errback=lambda failure: None)"),
     "some kept": plain(
         "Request(url, (lambda r: self.parse(r)) if self.number(url) % 2 else self.parse)"
@@ -244,79 +173,41 @@ def assert_completes(lab: Lab, spider: str, *, reruns: int = 1, **settings: Any)
     assert all(b'"queue":"dir ' in entry for entry in done.workers.values())
 
 
-@pytest.mark.parametrize(
-    ("spider", "end"),
-    mostly_slow(
-        product(SPIDERS, ["SIGKILL", "SIGINT"]),
-        lambda spider, end: end == "SIGKILL" or spider in ("lambda", "redirects"),
-    ),
-)
-def test_the_next_run_crawls_what_is_missing(lab_of: LabOf, spider: str, end: str) -> None:
+@pytest.mark.parametrize("spider", SPIDERS)
+def test_the_next_run_crawls_what_is_missing(lab_of: LabOf, spider: str) -> None:
     lab, text = lab_of(site_of(spider)), SPIDERS[spider]
-    ENDS[end](lab, text)
+    ENDS["SIGKILL"](lab, text)
     assert_completes(lab, text)
 
 
-@pytest.mark.parametrize("end", [end for end in ENDS if end not in ("SIGKILL", "SIGINT")])
-@pytest.mark.parametrize(
-    "spider",
-    [
-        pytest.param(RULES, id="CrawlSpider", marks=pytest.mark.slow),
-        pytest.param(LAMBDA, id="lambda"),
-        pytest.param(DATACLASS, id="dataclass", marks=pytest.mark.slow),
-    ],
-)
-def test_however_the_crawl_has_ended(lab_of: LabOf, spider: str, end: str) -> None:
+@pytest.mark.parametrize("end", [end for end in ENDS if end != "SIGKILL"])
+def test_however_the_crawl_has_ended(lab_of: LabOf, end: str) -> None:
     lab = lab_of(tree(PAGES))
-    ENDS[end](lab, spider)
-    assert_completes(lab, spider)
+    ENDS[end](lab, LAMBDA)
+    assert_completes(lab, LAMBDA)
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
-def test_where_links_are_looked_up_one_by_one(lab_of: LabOf, spider: str, end: str) -> None:
+def test_where_links_are_looked_up_one_by_one(lab_of: LabOf, spider: str) -> None:
     lab = lab_of(tree(PAGES))
-    ENDS[end](lab, spider, BLOOM_BATCH=0)
+    ENDS["SIGKILL"](lab, spider, BLOOM_BATCH=0)
     assert_completes(lab, spider, BLOOM_BATCH=0)
 
 
-@pytest.mark.parametrize("end", ["SIGINT", pytest.param("page count", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
-def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str, end: str) -> None:
+def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str) -> None:
     """What Scrapy can pickle is in the JOBDIR's queue. What it cannot pickle is gone."""
     lab = lab_of(tree(PAGES))
     jobdir: dict[str, Any] = {"JOBDIR": lab.directory / "job"}
-    ENDS[end](lab, spider, **jobdir)
+    ENDS["SIGINT"](lab, spider, **jobdir)
     assert_completes(lab, spider, **jobdir)
 
 
-@pytest.mark.parametrize(
-    ("spider", "persist", "end"),
-    [
-        pytest.param(RULES, True, "SIGKILL", id="CrawlSpider, persistent, SIGKILL"),
-        pytest.param(RULES, False, "SIGINT", id="CrawlSpider, wiped, SIGINT"),
-        pytest.param(DATACLASS, True, "SIGINT", id="dataclass, persistent, SIGINT"),
-        pytest.param(DATACLASS, False, "CloseSpider", id="dataclass, wiped, CloseSpider"),
-        *(
-            pytest.param(spider, persist, end, marks=pytest.mark.slow, id=f"{name}, {end}")
-            for spider, name, persist, end in [
-                (RULES, "CrawlSpider, persistent", True, "CloseSpider"),
-                (RULES, "CrawlSpider, wiped", False, "SIGKILL"),
-                (DATACLASS, "dataclass, persistent", True, "SIGKILL"),
-                (DATACLASS, "dataclass, wiped", False, "SIGINT"),
-            ]
-        ),
-    ],
-)
-def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, spider: str, persist: bool, end: str) -> None:
+@pytest.mark.parametrize(("persist", "end"), [(True, "SIGKILL"), (False, "CloseSpider")])
+def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, persist: bool, end: str) -> None:
     """No lambdas: scrapy-redis pickles each request, and fails to schedule those."""
-    lab, spider = lab_of(tree(PAGES)), spider + IMPATIENT
-    settings = {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "SCHEDULER_PERSIST": persist,
-        "REDIS_URL": lab.redis_url,
-        "BLOOM_HEARTBEAT": 1,
-    }
+    lab, spider = lab_of(tree(PAGES)), DATACLASS + IMPATIENT
+    settings = {**SHARED_QUEUE, "SCHEDULER_PERSIST": persist, "BLOOM_HEARTBEAT": 1}
     ENDS[end](lab, spider, **settings)
     assert_completes(lab, spider, reruns=2, **settings)
 
@@ -324,76 +215,37 @@ def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, spider: str, persist: bool, e
 # -- a crawl that is not interrupted --
 
 
-@pytest.fixture(scope="module")
-def undisturbed(lab_of: LabOf) -> Done:
-    return lab_of(tree(PAGES)).crawl(LAMBDA)
-
-
-def test_new_requests_that_are_not_kept_are_counted(undisturbed: Done) -> None:
-    """Not those that are seen."""
-    assert undisturbed.stats["bloom/not_kept"] == PAGES
-
-
-def test_one_warning_says_that_the_page_is_fetched_again(undisturbed: Done) -> None:
-    warnings = [line for line in undisturbed.log.splitlines() if " WARNING: " in line]
-    (warning,) = [line for line in warnings if "not_kept" in line]
+def test_a_crawl_that_is_not_interrupted_fetches_nothing_twice_and_warns_once(
+    lab_of: LabOf,
+) -> None:
+    """New requests that are not kept are counted, and not those that are seen."""
+    done = lab_of(tree(PAGES)).crawl(LAMBDA)
+    assert done.stats["bloom/not_kept"] == PAGES
+    (warning,) = [line for line in done.log.splitlines() if " WARNING: " in line]
+    assert "not_kept" in warning
     assert "again" in warning
-    assert len(warnings) == 1
-
-
-def test_nothing_is_fetched_twice_or_left_behind(undisturbed: Done) -> None:
-    assert undisturbed.hits == Counter(tree(PAGES).keys())
-    assert undisturbed.recorded == tree(PAGES).keys() - {"/"}
-    assert not undisturbed.claims
-    assert not undisturbed.workers
+    assert done.hits == Counter(tree(PAGES).keys())
+    assert done.recorded == tree(PAGES).keys() - {"/"}
+    assert not done.claims
+    assert not done.workers
 
 
 # -- many claims without a request --
 
 
-@pytest.mark.parametrize("spider", [LAMBDA, RULES], ids=["lambda", "CrawlSpider"])
-def test_claims_without_a_request_do_not_hide_pages_from_the_next_run(
-    lab_of: LabOf, spider: str
-) -> None:
+def test_claims_without_a_request_do_not_hide_pages_from_the_next_run(lab_of: LabOf) -> None:
     """It queries the filter about the pages while it looks at the claims of the killed worker."""
     children = [f"/{number}" for number in range(300)]
     lab = lab_of({"/": page(*children), **dict.fromkeys(children, page())})
     lab.site.hold_after(1)
-    with lab.start(spider) as crawl:
+    with lab.start(LAMBDA) as crawl:
         until(lambda: len(lab.claims()) == len(children) or crawl.is_over, "all are claimed")
         assert not crawl.is_over, crawl.log
         crawl.kill()
     lab.site.fetches.clear()
-    done = lab.crawl(spider)
+    done = lab.crawl(LAMBDA)
     assert not lab.missing()
     assert not done.claims
-
-
-# -- children that fail --
-
-FAMILY = plain(
-    "Request(url, self.parse if url.endswith(self.settings['KEPT']) else lambda r: self.parse(r))"
-)
-
-
-@pytest.mark.parametrize("kept", ["/parent", "nothing"])
-def test_a_child_that_failed_is_tried_again_when_it_is_due(lab_of: LabOf, kept: str) -> None:
-    """Its parent is crawled again: no worker has its request."""
-    lab = lab_of({"/": page("/parent"), "/parent": page("/child"), "/child": ERROR})
-    settings = {"KEPT": kept, "BLOOM_RETRY_AFTER": "1 s", "RETRY_ENABLED": False}
-    lab.crawl(FAMILY, **settings)
-    assert lab.site.hits()["/child"] == 1
-    lab.site.pages["/child"] = page("/grandchild")
-    lab.site.pages["/grandchild"] = page()
-    for _ in range(2):
-        lab.wait_until_due()
-        lab.crawl(FAMILY, **settings)
-    assert not lab.missing()
-    done = lab.crawl(FAMILY, **settings)
-    assert done.hits == Counter(["/"])
-    assert done.recorded == {"/parent", "/child", "/grandchild"}
-    assert not done.claims
-    assert not done.workers
 
 
 # -- one request, yielded twice --

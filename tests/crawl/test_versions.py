@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.dupefilters import URL, Make, stats
-from support.odd_site import ERROR, Done, Lab, LabOf, Reply, moved, page
+from support.odd_site import Done, Lab, LabOf, Reply, moved, page
 from support.polling import until
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
@@ -84,14 +84,6 @@ def test_a_version_is_fetched_once_and_the_page_without_one_is_seen(
     assert not runs.lab.claims()
 
 
-@REMEMBER
-def test_links_without_a_version_cost_nothing_in_the_same_run(lab_of: LabOf, remember: str) -> None:
-    """All pages link all pages, and each is fetched once, although the filter knows it late."""
-    paths = [f"/{number}" for number in range(30)]
-    runs = Runs(lab_of({path: page(*paths) for path in paths}), BLOOM_REMEMBER=remember)
-    assert runs.fetched(dict.fromkeys(paths, "1")) == dict.fromkeys(paths, 1)
-
-
 @BATCH
 def test_a_killed_crawl_goes_on_with_its_versions(lab_of: LabOf, batch: int) -> None:
     paths = [f"/{number}" for number in range(20)]
@@ -109,20 +101,6 @@ def test_a_killed_crawl_goes_on_with_its_versions(lab_of: LabOf, batch: int) -> 
     assert not lab.claims()
 
 
-@BATCH
-def test_a_version_that_fails_is_tried_again_and_hides_nothing(lab_of: LabOf, batch: int) -> None:
-    lab = lab_of({"/a": (ERROR, ERROR, page())})
-    runs = Runs(lab, BLOOM_BATCH=batch)
-    assert runs.run({"/a": "1"}).hits["/a"] == 2, "with a retry"
-    assert not recorded(lab, "/a", "1")
-    assert not recorded(lab, "/a")
-    lab.wait_until_due()
-    assert runs.fetched({}) == {"/a": 1}
-    assert recorded(lab, "/a", "1")
-    assert recorded(lab, "/a")
-    assert runs.fetched({"/a": "1"}, "/a") == {}
-
-
 @REMEMBER
 def test_a_redirect_keeps_the_version(lab_of: LabOf, remember: str) -> None:
     """Else the target of a page that has changed would be a duplicate."""
@@ -132,26 +110,6 @@ def test_a_redirect_keeps_the_version(lab_of: LabOf, remember: str) -> None:
         assert runs.fetched({"/a": version}) == {"/a": 1, "/b": 1}
         assert runs.fetched({"/a": version, "/b": version}, "/a", "/b") == {}
     assert all(recorded(lab, path, version) for path in ("/a", "/b") for version in ("1", "2", ""))
-
-
-@REMEMBER
-def test_a_key_has_versions(lab_of: LabOf, remember: str) -> None:
-    lab = lab_of({"/a": page(), "/b": page()})
-
-    def keyed(path: str, version: str) -> Reply:
-        attributes = f'version="{version}"' if version else ""
-        return Reply(text=f'<a href="{path}" key="product 7" {attributes}>')
-
-    for path, version, expected in (
-        ("/a", "1", 1),
-        ("/b", "1", 0),
-        ("/b", "2", 1),
-        ("/b", "", 0),
-        ("/a", "", 0),
-    ):
-        lab.site.pages["/"] = keyed(path, version)
-        done = lab.crawl(SPIDER, BLOOM_REMEMBER=remember)
-        assert done.hits[path] == expected, (path, version)
 
 
 # -- a dupefilter alone --

@@ -196,41 +196,7 @@ def test_a_full_server_confirms_no_page_whose_links_are_not_claimed(memory: Memo
     assert memory.order == [(CONFIRM, b"leaf"), (CLAIM, b"link"), (CONFIRM, b"page")]
 
 
-@in_loop
-async def test_a_full_server_with_nothing_to_give_back_is_an_outage(memory: Memory) -> None:
-    memory.is_full = True
-    memory.writer.start()
-    memory.put(CLAIM, *items(3))
-    await eventually(lambda: memory.missed)
-    assert not memory.server.is_up
-    assert len(memory.jobs) == 3
-    memory.is_full = False
-    await eventually(lambda: memory.server.is_up)
-    await memory.writer.finish(TIMEOUT)
-    assert memory.applied == [(CLAIM, items(3))]
-    assert set(memory.missed) == {"it is out of memory"}
-
-
 # -- when the server does not answer, and bugs --
-
-
-@in_loop
-async def test_what_was_applied_before_the_server_failed_is_not_applied_again(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "MAX_BATCH", 1)
-
-    def fail_at_five() -> None:
-        memory.error = StorageError("it is away") if len(memory.applied) == 5 else None
-
-    memory.on_call = fail_at_five
-    memory.writer.start()
-    memory.put(RELEASE, *items(10))
-    await eventually(lambda: memory.missed)
-    memory.error = None
-    await eventually(lambda: not memory.jobs)
-    assert await memory.writer.finish(TIMEOUT) == 0
-    assert memory.order == [(RELEASE, item) for item in items(10)]
 
 
 @in_loop
@@ -271,21 +237,6 @@ async def test_an_error_that_is_a_bug_neither_ends_the_writer_nor_makes_it_spin(
 
 
 @in_loop
-async def test_the_end_waits_for_the_round_that_is_under_way(memory: Memory) -> None:
-    memory.is_open = is_open = asyncio.Event()
-    memory.writer.start()
-    memory.put(RELEASE, b"1")
-    await asyncio.sleep(10 * writing.FLUSH_SECONDS)
-    ending = asyncio.ensure_future(memory.writer.finish(TIMEOUT))
-    memory.put(CLAIM, b"2")
-    await asyncio.sleep(10 * writing.FLUSH_SECONDS)
-    assert not ending.done()
-    is_open.set()
-    assert await ending == 0
-    assert memory.order == [(RELEASE, b"1"), (CLAIM, b"2")]
-
-
-@in_loop
 async def test_what_a_cancelled_task_leaves_is_written_at_the_end(memory: Memory) -> None:
     memory.is_open = is_open = asyncio.Event()
     memory.writer.start()
@@ -299,19 +250,6 @@ async def test_what_a_cancelled_task_leaves_is_written_at_the_end(memory: Memory
     memory.put(CLAIM, b"2")
     assert await memory.writer.finish(TIMEOUT) == 0
     assert memory.order == [(RELEASE, b"1"), (CLAIM, b"2")]
-
-
-def test_what_is_queued_when_the_loop_is_closed_is_written_without_it(memory: Memory) -> None:
-    async def run() -> None:
-        memory.writer.start()
-        await asyncio.sleep(0)
-        memory.put(RELEASE, *items(3))
-
-    asyncio.run(run())
-    memory.put(CLAIM, b"after")
-    memory.writer.leave_loop()
-    assert finish_now(memory.writer.finish(TIMEOUT)) == 0
-    assert memory.applied == [(RELEASE, items(3)), (CLAIM, [b"after"])]
 
 
 @in_loop

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from scrapy_bloom.crawl.local_state import LocalState
-from soak.run import CURVES, SAMPLES, facts, growth_table, main, soak
+from soak.run import CURVES, SAMPLES, facts, growth_table, soak
 from soak.sizes import container_sizes
 from soak.stand import COLUMNS, End, Options
 from soak.verdict import MEASURES, Measure, failures, growth, read_samples
-from soak.visits import Visits
 
 STEADY = {"files", "threads"}
 KEYS = next(one for one in MEASURES if one.column == "keys")
@@ -52,15 +51,6 @@ def test_a_leak_is_found(tmp_path: Path) -> None:
     given = options(tmp_path, seconds=2, requests=10_000, period=60, fault_every=0, leak="memory")
     growths, end = soak(given)
     assert [one for one in failures(growths, end, given) if "memory of the crawler, MB: " in one]
-
-
-def test_a_failure_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (
-        "--minutes 0.02 --requests 3000 --pages 100 --period 4 --fault-every 0 --sample-every 0.2"
-    )
-    code = main([*arguments.split(), "--leak", "keys", "--directory", str(tmp_path)])
-    assert code == 1
-    assert " keys never expire, such as {soak:0}:" in capsys.readouterr().out
 
 
 # -- the verdict --
@@ -119,19 +109,6 @@ def test_what_is_left_is_found(tmp_path: Path, change: dict[str, Any], words: st
 
 
 # -- its parts --
-
-
-def test_gaps_between_visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1_000.0
-    monkeypatch.setattr("soak.visits.time.time", lambda: now)
-    path = tmp_path / "visits"
-    Visits.create(path, 3)
-    for now, page in ((1_010.0, 0), (1_012.0, 0), (1_050.0, 0), (1_040.0, 1)):  # noqa: B007
-        with Visits.open(path) as visits:
-            visits.crawled(page)
-    with Visits.open(path) as visits:
-        assert visits.gaps(1_060.0) == [38, 40, 60]
-        assert list(visits.count) == [3, 1, 0]
 
 
 def test_containers_are_found_wherever_they_are() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -45,16 +46,18 @@ def options(web: SiteServer, settings: dict[str, Any]) -> list[str]:
     return [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
 
 
-def run_scrapy(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Scrapy in the project's directory as `run("-m", "scrapy", ...)` does, without importing.
+def run_scrapy(
+    *arguments: str, directory: Path = PROJECT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Scrapy in a directory as `run("-m", "scrapy", ...)` does, without importing.
 
     The process is forked from one that has imported Scrapy already.
     """
     nursery = shared_nursery()
-    with TemporaryDirectory() as directory:
-        out, err = Path(directory, "out"), Path(directory, "err")
-        pid = nursery.start(list(arguments), out, errors=err, environment=environment)
-        code = nursery.wait(pid)
+    with TemporaryDirectory() as output:
+        out, err = Path(output, "out"), Path(output, "err")
+        pid = nursery.start(list(arguments), out, directory, errors=err, environment=environment)
+        code = nursery.wait(pid, CRAWL_TIMEOUT)
         return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
 
 
@@ -78,7 +81,7 @@ def crawl_and_act(
     count, lock = web.count, threading.Lock()
     stats, log = directory / "stats.json", directory / "log"
     log.unlink(missing_ok=True)
-    # One by one, so that something is asked all the time; for batches, see test_outputs_server.py.
+    # One by one, so that something is asked all the time.
     settings = {"BLOOM_BATCH": "0", "BLOOM_CACHE_SIZE": "0", **settings}
     line = options(web, {"STATS_FILE": stats, "LOG_FILE": log, **settings})
 
@@ -88,11 +91,20 @@ def crawl_and_act(
             actions.get(web.hits().total(), int)()
 
     with mock.patch.object(web, "count", count_and_act):
-        done = run("-m", "scrapy", "crawl", "links", *line)
+        done = run_scrapy("crawl", "links", *line)
     assert done.returncode == 0, done.stderr + log.read_text()
     assert "] ERROR: " not in log.read_text()
     result: dict[str, Any] = json.loads(stats.read_text())
     return result
+
+
+def taken_over(log: str) -> int:
+    """Return how many pages workers have taken over, by the stats in their logs.
+
+    On a busy machine, what one of them has crawled may wait to be recorded for longer than an idle
+    one waits for it: such pages are fetched twice.
+    """
+    return sum(map(int, re.findall(r"'bloom/(?:[\w-]+/)?taken_over': (\d+)", log)))
 
 
 def run_together(count: int, arguments: list[str], logs: Path, **environment: str) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 from scrapy.settings import default_settings
 
 from support.paths import PROJECT, TESTS
-from support.polling import until
+from support.polling import PATIENCE, until
 
 #: What a crawl imports; nothing of it installs a reactor.
 PRELOADED = [
@@ -89,10 +89,10 @@ class Nursery:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def wait(self, pid: int) -> int:
+    def wait(self, pid: int, seconds: float = PATIENCE) -> int:
         """Wait until a crawler has ended; return how. It is killed if it takes far too long."""
         try:
-            until(lambda: self.exit_code(pid) is not None, "the process ends")
+            until(lambda: self.exit_code(pid) is not None, "the process ends", seconds)
         finally:
             self.kill(pid)
         return cast("int", self.exit_code(pid))

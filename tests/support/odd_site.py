@@ -291,6 +291,12 @@ class StatsFile:
 
 # -- crawls --
 
+#: Settings for a queue of scrapy-redis's, which is on the lab's server, too.
+SHARED_QUEUE: dict[str, Any] = {
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "SCHEDULER_PERSIST": True,
+}
+
 PLAIN = """
 from support.odd_site import OddSpider
 
@@ -435,6 +441,7 @@ class Lab:
             "TELNETCONSOLE_ENABLED": False,
             "SITE_URL": self.site.url,
             "BLOOM_REDIS_URL": self.redis_url,
+            "REDIS_URL": self.redis_url,
         } | settings
         options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
         (directory / "log").touch()

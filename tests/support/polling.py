@@ -10,16 +10,17 @@ TICK_SECONDS = 0.01
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T | None], what: str) -> T:
+def until(condition: Callable[[], T | None], what: str, seconds: float = PATIENCE) -> T:
     """Wait until a condition holds; return its value.
 
     Args:
         condition: called again and again, until it returns something true.
         what: the condition in words, for the error.
+        seconds: how long it may take.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(TICK_SECONDS)
     return value
 

@@ -209,7 +209,12 @@ def test_settings_that_contradict_each_other_are_refused(
         parse(**settings)
 
 
-def test_replicas_are_waited_for_under_crawled_only() -> None:
-    with pytest.raises(ConfigurationError, match=r"= 2 waits .* BLOOM_WAIT_REPLICAS = 0"):
-        parse(BLOOM_WAIT_REPLICAS=2, BLOOM_REMEMBER="scheduled")
+def test_what_needs_claims_is_refused_under_scheduled() -> None:
+    for given, says in (
+        ({"BLOOM_WAIT_REPLICAS": 2}, "= 2 waits .* BLOOM_WAIT_REPLICAS = 0"),
+        ({"BLOOM_LEDGER": True}, "BLOOM_LEDGER = True keeps the requests of pages"),
+        ({"BLOOM_CONFIRM": "delivered"}, "BLOOM_CONFIRM = 'delivered' waits before pages"),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            parse(**given, BLOOM_REMEMBER="scheduled")
     assert parse(BLOOM_WAIT_REPLICAS=0, BLOOM_REMEMBER="scheduled").wait_replicas == 0
