@@ -24,11 +24,9 @@ TARGET = 4.0
 
 NOTES = (
     (
-        "Share of the items that collide when they are added: measured, and in brackets what "
-        "theory expects, the mean of (1 - (1 - 1/m)^(k i))^k over the items i = 0 ... n - 1 (B. "
-        "H. Bloom, Space/Time Trade-offs in Hash Coding with Allowable Errors, 1970, "
-        "doi:10.1145/362686.362692, with the bits of all items independent). Spaces of less than "
-        "a million bits are filled repeatedly, with other seeds and items."
+        "Share of the items that collide when they are added; in brackets what theory expects, "
+        "the mean of (1 - (1 - 1/m)^(k i))^k over i = 0 ... n - 1 (Bloom 1970, "
+        "doi:10.1145/362686.362692)."
     ),
 )
 

@@ -56,17 +56,14 @@ WHERE = ("new", "newest", "oldest")
 
 NOTES = (
     (
-        "Microseconds the server spends in the script per URL (`INFO commandstats`, medians of "
-        "rounds in which the variants take turns in random order). Rings of 1, 6 and 12 "
-        "generations, half the bits of all layers set; k is the number of bits a URL sets. `new` "
-        "URLs are in no layer, the others in the `newest` or `oldest` one. `least` and `most` are "
-        f"the extremes of the ratio to `{PACKAGED}` over all rings and k = "
-        f"{', '.join(map(str, HASHES))}: no variant is the cheapest everywhere."
+        "Microseconds in the script per URL (medians of rounds in turns); rings of 1, 6 and 12 "
+        "generations, half the bits of all layers set. `least` and `most` are the extremes of the "
+        f"ratio to `{PACKAGED}` over all rings and k = {', '.join(map(str, HASHES))}."
     ),
     (
-        "All variants gave the verdicts, and left the bitmaps and counts, of the package's script "
-        "on random input. All but the marked ones have one effect per new URL and layer in the "
-        "replication stream."
+        "All variants gave the verdicts, bitmaps and counts of the package's script on random "
+        "input. All but the marked ones have one effect per new URL and layer in the replication "
+        "stream."
     ),
 )
 

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.report import Outcome, Table, Target, command, machine, packages
+from benchmarks.report import Outcome, Table, Target, command, machine, packages, wrapped
 
 PAGE, APPENDIX = "performance.md", "performance-appendix.md"
 #: Benchmarks whose charts are on the short page.
 PICTURES = ("crawl", "client", "size")
+#: Benchmarks whose tables are printed only: the appendix has their targets and charts.
+PRINTED = ("throughput", "collisions", "latency", "rings")
 INTRODUCTION = f"""\
 Figures are medians on real servers; `make bench` writes this page, and
-[the appendix]({APPENDIX}) with all tables, how they were measured and all targets."""
+[the appendix]({APPENDIX}) with further tables and all targets."""
 APPENDIX_INTRODUCTION = f"""\
-All tables behind [the page on performance]({PAGE}): scrapy-bloom, Scrapy's own dupefilter and the
-ones for Redis that people use, in whole crawls, with the server near and far; then what an addition
-costs, part by part; what size, growth and rotation cost. All on real servers. `make bench` writes
-both pages, `make bench-full` too, with the largest filters and the slowest peers."""
+Tables and targets behind [the page on performance]({PAGE}). `python -m benchmarks --only NAME`
+prints further ones: {", ".join(f"`{name}`" for name in PRINTED)}."""
 SUMMARY_COLUMNS = ("", "scrapy-bloom", "beside it", "target")
 TARGET_COLUMNS = ("", "target", "here", "")
 MADE_COLUMNS = ("", "minutes", "command")
@@ -129,13 +129,17 @@ def _page(results: Sequence[Kept]) -> str:
     sentences = [kept.headline for kept in results if kept.headline]
     sections = [
         "# Performance",
-        " ".join([*sentences, _judged(results)]),
+        wrapped(" ".join([*sentences, _judged(results)])),
         summary.grid(),
         *(kept.chart for kept in results if kept.name in PICTURES and kept.chart),
-        f"{facts()}\n- Command: {', '.join(commands)}",
+        _list([*facts().splitlines(), f"- Command: {', '.join(commands)}"]),
         INTRODUCTION,
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _list(entries: Iterable[str]) -> str:
+    return "\n".join(map(wrapped, entries))
 
 
 def _judged(results: Sequence[Kept]) -> str:
@@ -159,9 +163,9 @@ def _appendix(results: Sequence[Kept]) -> str:
     sections = [
         "# Performance: appendix",
         APPENDIX_INTRODUCTION,
-        facts(),
+        _list(facts().splitlines()),
         targets.to_markdown(),
-        *(kept.sections for kept in results),
+        *filter(None, (kept.chart if kept.name in PRINTED else kept.sections for kept in results)),
         made.to_markdown(),
     ]
     return "\n\n".join(sections) + "\n"

@@ -27,16 +27,10 @@ CHUNK = 50
 
 NOTES = (
     (
-        "`1` adds one URL at a time (`add`), `256` as many in one round trip (`add_many`). "
-        "`commands` are those that the script calls for a URL, `server` the microseconds that the "
-        "server spends in the script (`INFO commandstats`), `client` those that the caller waits. "
-        "Medians; the ratios are to 1 generation, in the same run. A seen URL is one of any "
-        "generation, with equal probability."
-    ),
-    (
-        "All three filters hold the same URLs of one window. So a generation of `write-newest` is "
-        f"made for 1/{GENERATIONS} of them. Under `write-all` each generation comes to hold the "
-        "whole window before it is forgotten, and is made for all of them, as is the single one."
+        "`1` adds one URL at a time, `256` as many in one round trip; `server` is the time in the "
+        "script, `client` what the caller waits. All filters hold the same URLs of one window: a "
+        f"generation of `write-newest` is made for 1/{GENERATIONS} of them, one of `write-all` for "
+        "all."
     ),
 )
 

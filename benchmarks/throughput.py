@@ -42,41 +42,18 @@ CHUNK = 2_048
 COLUMNS = ("", "URLs", "script µs", "server µs", "adds/s", "client µs", "adds/s")
 NOTES = (
     (
-        f"A filter of {BLOCKS} blocks, error rate {ERROR_RATE:g}, is asked through "
-        "`BloomFilter.add_many`, so many `URLs` at a time: a call of the script per block, all of "
-        "them in one round trip. Medians per URL. `script` is what the server spends in the script "
-        "(`INFO commandstats`), `server` all its CPU time, `client` the CPU time of the caller's "
-        "process; `adds/s` are what one core does at that. A seen URL is one of any generation."
+        f"A filter of {BLOCKS} blocks, error rate {ERROR_RATE:g}; `add_many`, so many `URLs` in a "
+        "round trip. Medians per URL: `script` in the script, `server` and `client` CPU times of "
+        "the processes, `adds/s` what one core does at that."
     ),
 )
 PARTS_NOTES = (
     (
-        "CPU time per URL, one part at a time; medians. `fingerprint` is Scrapy's "
-        "`RequestFingerprinter` on a new request (making it is left out), and no part of `all of "
-        "an addition`: that is `BloomFilter.add_many`, with sending and waiting, which costs "
-        "system time. `Lua` is the server's. What is indented was tried, and is not done."
+        "CPU time per URL, one part at a time; medians. `all of an addition` is `add_many`, "
+        "without the fingerprint. What is indented was tried, and is not done."
     ),
 )
 #: What the profile led to; ``crawl`` measures whole crawls.
-FINDINGS = """\
-What came of it:
-
-- In small batches, redis-py's encoding of the calls costs as much as hashing, and making before
-  what the calls on a ring have in common takes nearly all of that away. It was not built: of the
-  60,000 links of a crawl, 9,700 were asked about at all, in 86 rounds (the cache knew the others),
-  and encoding took about 10 ms of it.
-- Packing the offsets of all URLs of a block by one call of `struct` gains less than 0.5 µs a URL,
-  and loses as much where URLs come one by one. It was not built either.
-- Lua is nearly all of the server's time, except where URLs come one by one: see the variants of
-  an addition.
-- The largest costs in whole crawls were not Redis's. Scrapy starts 100 tasks for the outputs of
-  each page, also where all of them are duplicates; now they are started when there is a first
-  output that is left, and not at all where none is. Without that, a crawl of 1,000 pages (at 1 ms)
-  took 1.17 of the CPU time that it takes with Scrapy's own filter; with it, 0.92.
-- Pages that waited for answers were woken one after the other, by a lock. So they piled up, and
-  what Python's garbage collector has to look through with them. Now one round asks for all that
-  wait. A crawl of 2,000 pages with the lock, and with workers for every page, took 1.13 to 1.16
-  of the CPU time; now 0.93 to 0.96."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +80,7 @@ def run(*, quick: bool = False, full: bool = False) -> Outcome:
             measured.append(_measure(client, rounds, table))
     worst = max(costs[key].client for costs in measured for key in costs if key[2] == TARGET_BATCH)
     parts = _parts(fingerprint, rounds)
-    return Outcome([table, parts], [_target(worst, fingerprint)], text=FINDINGS)
+    return Outcome([table, parts], [_target(worst, fingerprint)])
 
 
 def _measure(client: redis.Redis, rounds: int, table: Table) -> Costs:
