@@ -78,7 +78,7 @@ def _section(name: str, parser: argparse.ArgumentParser, common: Iterable[tuple[
     parts = [
         f"## `{name}`",
         sentence(SUBCOMMANDS[name].help),
-        block(usage),
+        block(usage) if positional else "",
         table(("option", "what it is"), own) if own else "",
         f"Also {also}." if also else "",
     ]
