@@ -55,7 +55,7 @@ def page() -> str:
     common = [row for row, count in counted.items() if count >= COMMON]
     sections = [_section(name, parser, common) for name, parser in found.items()]
     overview = table(("subcommand", "what it does"), rows)
-    options = table(("option of several", "what it is"), common)
+    options = table(("common option", "what it is"), common)
     exit_codes = table(("exit code", "meaning"), _exit_codes())
     blocks = (INTRODUCTION, overview, options, exit_codes, *sections)
     return document("Commands", "the parsers of scrapy_bloom/cli", *blocks)
