@@ -295,7 +295,12 @@ def facts(measured: dict[str, Any]) -> str:
         [
             f"- Command: `{known['command']}`, {known['date']}; {measured['memory']['server']}",
             f"- Machine: {known['machine']}",
-            textwrap.fill(f"- Packages: {known['packages']}", 118, subsequent_indent="  "),
+            textwrap.fill(
+                f"- Packages: {known['packages']}",
+                118,
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            ),
             f"- Load of the machine (average of five minutes): {before} before, {after} after",
         ]
     )

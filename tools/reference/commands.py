@@ -10,12 +10,11 @@ from scrapy_bloom.cli.command import EXIT_CODES, SUBCOMMANDS, BloomCommand
 from tools.reference.markdown import block, code, document, sentence, table
 
 INTRODUCTION = """\
-`scrapy bloom <subcommand>` works in a project, with its settings, and outside of one (`-s
-BLOOM_REDIS_URL=...`, `--key`). Filters are used as they are stored. Tables need the extra
-`cli`; without it they are plain text.
+`scrapy bloom <subcommand>` works in a project, with its settings, and outside of one, with
+`-s BLOOM_REDIS_URL=...` and `--key`. Filters are used as they are stored.
 
-Every subcommand also takes Scrapy's own options, as `-s NAME=VALUE` and `-L LEVEL`: `scrapy
-bloom <subcommand> -h` lists them."""
+Every subcommand also takes Scrapy's own options, as `-s NAME=VALUE` and `-L LEVEL`:
+`scrapy bloom <subcommand> -h` lists them."""
 #: Options of so many subcommands are described once.
 COMMON = 5
 #: Of argparse and of Scrapy: not described here.
