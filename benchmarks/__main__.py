@@ -115,7 +115,7 @@ def attempt(name: str, run: partial[Outcome], results: Results) -> list[str]:
         console.print_exception()  # the others are to be run
         return [f"{name}: {error!r}"]
     minutes = (perf_counter() - start) / 60
-    results.keep(Kept.of(name, outcome, minutes))
+    results.keep(Kept.of(name, outcome))
     for table in outcome.tables:
         console.print(table.to_rich())
     for target in outcome.targets:

@@ -22,10 +22,8 @@ MB = 1e6
 COLUMNS = ("", "MB", "more", "above Scrapy's, empty")
 NOTES = (
     (
-        "Resident memory of a process with Scrapy, a crawler and a dupefilter that is asked about "
-        "so many different URLs; nothing is crawled. `more` is what a row adds to the one before. "
-        "scrapy-bloom keeps a cache of fixed size (`BLOOM_CACHE_SIZE`); Scrapy's own filter keeps "
-        "all fingerprints."
+        "Resident memory of a process with a dupefilter that is asked about so many different "
+        "URLs; nothing is crawled. `more` is what a row adds to the one before."
     ),
 )
 

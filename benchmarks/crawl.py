@@ -148,39 +148,18 @@ SET_TARGET = 1 / 15
 
 NOTES = (
     (
-        "Each page yields an item and its links, except where a group has no items. `seconds` are "
-        "Scrapy's `elapsed_time_seconds`, `CPU s` the CPU time of the crawling process from its "
-        "first request on, of the crawl of median duration; `of in-memory` "
-        "is the median ratio to the crawl in memory of the same turn (of what was crawled once, "
-        "the ratio to the median). `scheduled` are the requests that passed the dupefilter. "
-        "`same`: whether the same pages were scheduled, and the same fetched, as in memory, each "
-        "as many times, in every crawl. `trips` are round trips to the "
-        "server for the dupefilter's sake: those that scrapy-bloom counts, also those that nothing "
-        "waits for, or the commands that the server counts (`INFO commandstats`). `calls` are the "
-        "scripts that it ran, or those commands: one round trip may have many."
-    ),
-    (
-        "`blocked ms` is the time for which the dupefilter kept the reactor's thread: "
-        "`request_seen`; of scrapy-bloom also what it does with the requests of a page (where a "
-        "duplicate is dropped as well, which is the scheduler's and the engine's work otherwise), "
-        "the steps of "
-        'the rounds that ask the server, and under "crawled" the following of requests. '
-        "`fingerprints` is the part of it in Scrapy's fingerprinter, which scrapy-bloom asks once "
-        "for the latest URLs. `RSS` is the most memory that "
-        "the crawling process took, `grows` what it took more at the end than after a quarter of "
-        "the pages."
-    ),
-    (
-        "What waits for the server with each link is crawled once where that takes long, and not "
-        "at all where it takes longer (more with `--full`). Crawl, site, server and delay share "
-        "two cores."
+        "`CPU s` is the CPU time of the crawling process; `of in-memory` the median ratio to the "
+        "crawl in memory of the same turn. `same`: whether the same pages were fetched as in "
+        "memory. `trips` are round trips to the server, `calls` scripts or commands. `blocked ms` "
+        "is the time for which the dupefilter kept the reactor's thread, `fingerprints` the part "
+        "of it in Scrapy's fingerprinter. `grows` is what `RSS` had more at the end than after a "
+        "quarter of the pages. Crawl, site, server and delay share two cores."
     ),
 )
 SHARE_NOTES = (
     (
-        "scrapy-redis's scheduler with its queue on the same server (`SCHEDULER_PERSIST = False`), "
-        "and the dupefilters under it. `dedupe's share` of the crawl is what is left of it without "
-        "the time that it takes with a dupefilter in memory."
+        "scrapy-redis's queue is on the same server. `dedupe's share` of the crawl is what is "
+        "left of it without the time that it takes with a dupefilter in memory."
     ),
 )
 

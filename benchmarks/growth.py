@@ -54,18 +54,15 @@ MEASURED = (
 COMPUTED = ("URLs", "layers", "largest MiB", "bits per URL", "at most", "error bound")
 NOTES = (
     (
-        f"All with the default settings. `add` is the time per new URL in batches of {BATCH:,}, "
-        "and `server` the part of it that the server spends in the script; medians. `layers` are "
-        "those of the block that has most of them, `bits per URL` those of all bitmaps, "
-        "`used bits` the `MEMORY USAGE` of all keys. The error rate asked for is "
-        f"{DEFAULTS.error_rate:g}."
+        f"`add` is the time per new URL in batches of {BATCH:,}, `server` the part of it in the "
+        "script. `layers` are those of the block that has most of them. The error rate asked for "
+        f"is {DEFAULTS.error_rate:g}."
     ),
 )
 COMPUTED_NOTES = (
     (
-        "What the default settings grow to, if URLs spread evenly over the blocks. `at most` are "
-        "the bits per URL just after the last layer was added, `error bound` is the "
-        "false-positive rate with all layers full."
+        "URLs spread evenly over the blocks. `at most` are the bits per URL just after the last "
+        "layer was added, `error bound` is the rate with all layers full."
     ),
 )
 

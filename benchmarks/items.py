@@ -57,11 +57,8 @@ FILTERS = {
 COLUMNS = ("", "links a page", "pages", "CPU ms a page", "of in-memory", "same", "peak RSS MB")
 NOTES = (
     (
-        "Each page yields an item and a request for each of its links, written by hand "
-        "(`Request(url)`): nothing is parsed and no network is used, so that the CPU time of the "
-        "process is Scrapy's own and the dupefilter's. From the opening of the crawl to its end; "
-        "medians of crawls in turns, `of in-memory` the median ratio of the same turn. `same`: "
-        "the same numbers of pages, items and requests as in memory."
+        "Each page yields an item and `Request(url)` for each of its links; nothing is parsed and "
+        "no network is used. Medians of crawls in turns."
     ),
 )
 

@@ -49,14 +49,8 @@ COUNTED = 200
 COLUMNS = ("", "median µs", "p95 µs", "PINGs", "round trips", "commands")
 NOTES = (
     (
-        "Times of one call. `PINGs` is the median, in PINGs of the same client in the same run. "
-        "`fingerprint` is a part of the rows above it: subtract it to see what the filter takes. "
-        "A script counts as one command."
-    ),
-    (
-        "Where the server runs decides much: on the client's own core a PING has no other "
-        "processor to wake, and all that Python and Lua do counts for more beside it. Both are "
-        "pinned here, to two cores or to one."
+        "`PINGs` is the median, in PINGs of the same client in the same run. `fingerprint` is a "
+        "part of the rows above it. Client and server are pinned to two cores or to one."
     ),
 )
 

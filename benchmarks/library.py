@@ -35,11 +35,9 @@ WHATS = ("insert", "test, present", "test, absent")
 COLUMNS = ("", *(text for what in WHATS for text in (f"{what}/s", "client µs", "server µs")))
 NOTES = (
     (
-        f"Items are fingerprints of 20 bytes, in batches of {BATCH}; the filters are made for them "
-        f"with {NUM_HASHES} hash functions, and filled by the insertion. Medians of rounds in "
-        "turns. Client and server have one core each. Items a second on the clock; `client` and "
-        "`server` are the CPU time per item of the two processes. What is in the process has no "
-        "server: it is what a server could at most come near."
+        f"Items are fingerprints of 20 bytes; the filters have {NUM_HASHES} hash functions, and "
+        "are filled by the insertion. Client and server have one core each; `client` and `server` "
+        "are their CPU time per item."
     ),
 )
 

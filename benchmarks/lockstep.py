@@ -20,10 +20,9 @@ PATIENCE = 60.0
 COLUMNS = ("", "URLs", "fetched twice", "per URL", "hidden", "round trips", "commands")
 NOTES = (
     (
-        f"{WORKERS} processes in lock step: a barrier before every URL, then all ask for it. "
-        '`fetched twice` counts the answers "new" beyond the first for a URL (at most '
-        f"{WORKERS - 1} per URL), `hidden` the URLs that were new for nobody. Round trips and "
-        "commands are per call."
+        f"A barrier before every URL, then {WORKERS} processes ask for it. `fetched twice` counts "
+        'the answers "new" beyond the first for a URL, `hidden` the URLs without such an answer. '
+        "Round trips and commands are per call."
     ),
 )
 

@@ -24,12 +24,9 @@ ENOUGH = 5_000
 COLUMNS = ("", "URLs", "bytes", "bits per URL", "ratio", "used_memory")
 NOTES = (
     (
-        "All with their default settings. `bytes` is `MEMORY USAGE` of all their keys, "
-        "`used_memory` is how much the server grew."
-    ),
-    (
-        f"Scrapy-Redis-BloomFilter is filled with the first {ENOUGH:,} URLs only: its bitmap has "
-        "its full size after a few, and keeps it."
+        "Default settings. `bytes` is `MEMORY USAGE` of all keys, `used_memory` how much the "
+        f"server grew. Scrapy-Redis-BloomFilter has the first {ENOUGH:,} URLs only: its bitmap has "
+        "its full size after a few."
     ),
 )
 

@@ -1,7 +1,7 @@
 """The pages that the benchmarks are written to, made of what each of them has found.
 
-A short one answers what most readers ask; the appendix has all tables. What a benchmark finds is
-kept in a file of its own. So the pages can be made of several runs, and one that fails takes
+A short one answers what most readers ask; the appendix has further tables. What a benchmark finds
+is kept in a file of its own. So the pages can be made of several runs, and one that fails takes
 nothing from the others.
 """
 
@@ -10,22 +10,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.report import Outcome, Table, Target, command, machine, packages
+from benchmarks.report import Outcome, Table, Target, command, machine, packages, wrapped
 
 PAGE, APPENDIX = "performance.md", "performance-appendix.md"
 #: Benchmarks whose charts are on the short page.
 PICTURES = ("crawl", "client", "size")
+#: Benchmarks whose tables are in the appendix. Of the others it has targets and charts.
+TABLES = ("crawl", "items", "floor", "size", "memory")
 INTRODUCTION = f"""\
 Figures are medians on real servers; `make bench` writes this page, and
-[the appendix]({APPENDIX}) with all tables, how they were measured and all targets."""
+[the appendix]({APPENDIX}) with further tables and all targets."""
 APPENDIX_INTRODUCTION = f"""\
-All tables behind [the page on performance]({PAGE}): scrapy-bloom, Scrapy's own dupefilter and the
-ones for Redis that people use, in whole crawls, with the server near and far; then what an addition
-costs, part by part; what size, growth and rotation cost. All on real servers. `make bench` writes
-both pages, `make bench-full` too, with the largest filters and the slowest peers."""
+Tables and targets behind [the page on performance]({PAGE}). `make bench` prints further tables."""
 SUMMARY_COLUMNS = ("", "scrapy-bloom", "beside it", "target")
 TARGET_COLUMNS = ("", "target", "here", "")
-MADE_COLUMNS = ("", "minutes", "command")
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,6 @@ class Kept:
         name: of the benchmark.
         facts: machine and packages; what was found with others does not belong on the same page.
         command: what was run.
-        minutes: how long that took.
         headline: sentences that the short page begins with; "" if this has none for it.
         targets: how it compares with its targets.
         summary: rows of the short page's table.
@@ -47,7 +44,6 @@ class Kept:
     name: str
     facts: str
     command: str
-    minutes: float
     headline: str
     targets: Sequence[Target]
     summary: Sequence[Sequence[str]]
@@ -55,7 +51,7 @@ class Kept:
     sections: str
 
     @classmethod
-    def of(cls, name: str, outcome: Outcome, minutes: float) -> "Kept":
+    def of(cls, name: str, outcome: Outcome) -> "Kept":
         """Put what was found into markdown."""
         chart = f"![{outcome.tables[0].title}]({outcome.plot.name})" if outcome.plot else ""
         parts = [*(table.to_markdown() for table in outcome.tables), chart, outcome.text]
@@ -63,7 +59,6 @@ class Kept:
             name,
             facts(),
             command(),
-            minutes,
             outcome.headline,
             outcome.targets,
             outcome.summary,
@@ -129,13 +124,17 @@ def _page(results: Sequence[Kept]) -> str:
     sentences = [kept.headline for kept in results if kept.headline]
     sections = [
         "# Performance",
-        " ".join([*sentences, _judged(results)]),
+        wrapped(" ".join([*sentences, _judged(results)])),
         summary.grid(),
         *(kept.chart for kept in results if kept.name in PICTURES and kept.chart),
-        f"{facts()}\n- Command: {', '.join(commands)}",
+        _list([*facts().splitlines(), f"- Command: {', '.join(commands)}"]),
         INTRODUCTION,
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _list(entries: Iterable[str]) -> str:
+    return "\n".join(map(wrapped, entries))
 
 
 def _judged(results: Sequence[Kept]) -> str:
@@ -149,19 +148,16 @@ def _judged(results: Sequence[Kept]) -> str:
 
 
 def _appendix(results: Sequence[Kept]) -> str:
-    """Return the page with everything."""
+    """Return the page with further tables."""
     targets = Table("Targets", TARGET_COLUMNS)
-    made = Table("How this page was made", MADE_COLUMNS)
     for kept in results:
         for target in kept.targets:
             targets.add(target.what, target.limit, target.here, target.verdict)
-        made.add(kept.name, f"{kept.minutes:.1f}", f"`{kept.command}`")
     sections = [
         "# Performance: appendix",
         APPENDIX_INTRODUCTION,
-        facts(),
+        _list(facts().splitlines()),
         targets.to_markdown(),
-        *(kept.sections for kept in results),
-        made.to_markdown(),
+        *filter(None, (kept.sections if kept.name in TABLES else kept.chart for kept in results)),
     ]
     return "\n\n".join(sections) + "\n"

@@ -15,8 +15,8 @@ PENDING, QUICK_PENDING = 20_000, 2_000
 COLUMNS = ("server", "request", "claim")
 NOTES = (
     (
-        "Bytes of a pending request: its text, and what the server takes for the claim as a whole "
-        "(`MEMORY USAGE`). A typical link: a URL of 51 characters, callback, depth, Referer."
+        "Bytes of a typical link (a URL of 51 characters, callback, depth, Referer), and of its "
+        "claim as a whole (`MEMORY USAGE`)."
     ),
 )
 

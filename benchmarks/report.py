@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -116,7 +117,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """Return the table as a section of a markdown page."""
-        return "\n\n".join([f"## {self.title}", *self.notes, self.grid()])
+        return "\n\n".join([f"## {self.title}", *map(wrapped, self.notes), self.grid()])
 
     def grid(self) -> str:
         """Return columns and rows in markdown, without the heading."""
@@ -130,6 +131,14 @@ class Table:
 
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def wrapped(text: str) -> str:
+    """Return a paragraph, or an entry of a list, in lines of at most 118 characters."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def progress() -> Progress:

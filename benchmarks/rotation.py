@@ -29,7 +29,6 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS
-from scrapy_bloom.bloom.options import DEFAULTS
 
 #: Longest PING in milliseconds that is accepted during a rotation.
 TARGET = 20.0
@@ -60,18 +59,10 @@ COLUMNS = (
 )
 NOTES = (
     (
-        "What a second client measures, PING after PING on a unix socket, while a first one "
-        f"rotates a filter with a window of {WINDOW}: `allocate` when nothing is forgotten yet, "
-        "`drop, allocate` when the oldest generation goes, whose bitmaps are full of random "
-        f"bits. `nothing` is {QUIET:g} s without any rotation. Everything is done {ROUNDS} times. "
-        "`longest` is the median over the times, `worst` the longest PING of all."
-    ),
-    (
-        "`comes` and `goes` are the MiB of bitmaps that one script allocates and frees: those of a "
-        f"block. The filter that has grown was made for {DEFAULTS.capacity:,} URLs; as it forgets "
-        "the generation that grew, the next one is made larger at once. `script` is the longest "
-        "that a script took as the server itself says (`SLOWLOG`, from 0.1 ms), `noise` the "
-        "longest PING to another server that is idle, at the same time."
+        f"PINGs of a second client while a first one rotates a filter with a window of {WINDOW}. "
+        "`comes` and `goes` are the MiB that one script allocates and frees; `longest` is the "
+        f"median over {ROUNDS} times, `worst` the longest PING of all, `script` the longest time "
+        "in a script (`SLOWLOG`), `noise` the longest PING to an idle server at the same time."
     ),
 )
 

@@ -51,14 +51,10 @@ COLUMNS = (
 )
 NOTES = (
     (
-        f"Each filter has {BLOCKS} blocks and an error rate of {ERROR_RATE:g}. {WORKERS} processes "
-        f"add different URLs (SHA-1 fingerprints, which they compute) by `add_many`, {BATCH:,} in "
-        "a round trip; processes and server share the cores. `URLs/s` are those of both processes, "
-        "`server` the server's CPU time per URL (`INFO cpu`). `new` and `seen wrongly` cover all "
-        f"URLs since the row above; `seen` up to {SEEN * BATCH:,} of those in the filter, added "
-        'again. All new URLs are different, so each that is answered with "seen" is a false '
-        "positive. `measured rate` is that of random items which were not added, "
-        "`bits per URL` those of the bitmaps."
+        f"{BLOCKS} blocks, error rate {ERROR_RATE:g}. {WORKERS} processes add different URLs, "
+        f"{BATCH:,} in a round trip, and share the cores with the server. `seen wrongly` are new "
+        'URLs that were answered with "seen"; `measured rate` is that of random items which were '
+        "not added."
     ),
 )
 

@@ -35,11 +35,9 @@ CHUNK = 2_048
 COLUMNS = ("", "URLs", "script µs", "server µs", "adds/s", "client µs", "adds/s")
 NOTES = (
     (
-        f"A filter of {BLOCKS} blocks, error rate {ERROR_RATE:g}, is asked through "
-        "`BloomFilter.add_many`, so many `URLs` at a time: a call of the script per block, all of "
-        "them in one round trip. Medians per URL. `script` is what the server spends in the script "
-        "(`INFO commandstats`), `server` all its CPU time, `client` the CPU time of the caller's "
-        "process; `adds/s` are what one core does at that. A seen URL is one of any generation."
+        f"A filter of {BLOCKS} blocks, error rate {ERROR_RATE:g}; `add_many`, so many `URLs` in a "
+        "round trip. Medians per URL: `script` in the script, `server` and `client` CPU times of "
+        "the processes, `adds/s` what one core does at that."
     ),
 )
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,7 +295,12 @@ def facts(measured: dict[str, Any]) -> str:
         [
             f"- Command: `{known['command']}`, {known['date']}; {measured['memory']['server']}",
             f"- Machine: {known['machine']}",
-            f"- Packages: {known['packages']}",
+            textwrap.fill(
+                f"- Packages: {known['packages']}",
+                118,
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            ),
             f"- Load of the machine (average of five minutes): {before} before, {after} after",
         ]
     )

@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of all parsers: see ``docs/fuzzing.md``."""
+"""Coverage-guided fuzzing of all parsers: see ``docs/testing.md``."""

@@ -1,4 +1,4 @@
-"""Inputs that fuzzing has found: see `docs/fuzzing.md`. Each raised an undocumented error."""
+"""Inputs that fuzzing has found: see `docs/testing.md`. Each raised an undocumented error."""
 
 import json
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """docs/reference/commands.md."""
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable
 
 from scrapy.settings import Settings
@@ -9,12 +10,13 @@ from scrapy_bloom.cli.command import EXIT_CODES, SUBCOMMANDS, BloomCommand
 from tools.reference.markdown import block, code, document, sentence, table
 
 INTRODUCTION = """\
-`scrapy bloom <subcommand>` works in a project, with its settings, and outside of one (`-s
-BLOOM_REDIS_URL=...`, `--key`). Filters are used as they are stored. Tables need the extra
-`cli`; without it they are plain text.
+`scrapy bloom <subcommand>` works in a project, with its settings, and outside of one, with
+`-s BLOOM_REDIS_URL=...` and `--key`. Filters are used as they are stored.
 
-Every subcommand also takes Scrapy's own options, as `-s NAME=VALUE` and `-L LEVEL`: `scrapy
-bloom <subcommand> -h` lists them."""
+Every subcommand also takes Scrapy's own options, as `-s NAME=VALUE` and `-L LEVEL`:
+`scrapy bloom <subcommand> -h` lists them."""
+#: Options of so many subcommands are described once.
+COMMON = 5
 #: Of argparse and of Scrapy: not described here.
 _OTHERS = ("-h", "--help")
 _GROUP_OF_SCRAPY = "Global Options"
@@ -47,10 +49,14 @@ def own_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 def page() -> str:
     """Return the page."""
     rows = [(f"[`{name}`](#{name})", one.help) for name, one in SUBCOMMANDS.items()]
-    sections = [_section(name, parser) for name, parser in parsers().items()]
+    found = parsers()
+    counted = Counter(row for parser in found.values() for row in _rows(own_actions(parser)))
+    common = [row for row, count in counted.items() if count >= COMMON]
+    sections = [_section(name, parser, common) for name, parser in found.items()]
     overview = table(("subcommand", "what it does"), rows)
+    options = table(("common option", "what it is"), common)
     exit_codes = table(("exit code", "meaning"), _exit_codes())
-    blocks = (INTRODUCTION, overview, exit_codes, *sections)
+    blocks = (INTRODUCTION, overview, options, exit_codes, *sections)
     return document("Commands", "the parsers of scrapy_bloom/cli", *blocks)
 
 
@@ -61,12 +67,21 @@ def _exit_codes() -> Iterable[tuple[str, str]]:
         yield number, meaning
 
 
-def _section(name: str, parser: argparse.ArgumentParser) -> str:
+def _section(name: str, parser: argparse.ArgumentParser, common: Iterable[tuple[str, str]]) -> str:
     actions = own_actions(parser)
     positional = [action for action in actions if not action.option_strings]
     usage = " ".join(["scrapy bloom", name, "[options]", *map(_usage, positional)])
-    options = table(("option", "what it is"), _rows(actions))
-    return f"## `{name}`\n\n{sentence(SUBCOMMANDS[name].help)}\n\n{block(usage)}\n\n{options}"
+    rows = list(_rows(actions))
+    own = [row for row in rows if row not in common]
+    also = ", ".join(option for option, text in rows if (option, text) in common)
+    parts = [
+        f"## `{name}`",
+        sentence(SUBCOMMANDS[name].help),
+        block(usage) if positional else "",
+        table(("option", "what it is"), own) if own else "",
+        f"Also {also}." if also else "",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _usage(action: argparse.Action) -> str:

@@ -1,12 +1,17 @@
 """Pieces of Markdown."""
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
+
+#: Longest line of prose.
+WIDTH = 118
 
 
 def document(title: str, source: str, *blocks: str) -> str:
     """Return a page that begins with its title and says what it is written from."""
     note = f"<!-- Written by `make reference` from {source}. Do not edit. -->"
-    return "\n\n".join([f"# {title}", note, *blocks]) + "\n"
+    return "\n\n".join([f"# {title}", note, *map(_wrapped, blocks)]) + "\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -34,6 +39,23 @@ def code(text: str) -> str:
 def block(text: str, language: str = "text") -> str:
     """Return a block of code."""
     return f"```{language}\n{text}\n```"
+
+
+def _wrapped(text: str) -> str:
+    """Return a block with its long lines in several, except tables and links; code has none."""
+    return "\n".join(map(_wrapped_line, text.splitlines()))
+
+
+def _wrapped_line(line: str) -> str:
+    if len(line) <= WIDTH or line.startswith("|"):
+        return line
+    indent = "  " if line.startswith("- ") else ""
+    # Code stays in one line.
+    kept = re.sub(r"`[^`]+`", lambda match: match[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        kept, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,15 +1,18 @@
 """docs/reference/scripts.md."""
 
+import re
 from importlib import resources
 
 from scrapy_bloom.bloom.protocol.scripts import commands_in, load
-from tools.reference.markdown import block, document, sentence
+from tools.reference.markdown import bullets, document, sentence
 
 INTRODUCTION = """\
 All that is written to the server is written by these scripts, in one atomic step each. They are
 sent by `EVALSHA`, and by `EVAL` where the server does not know them yet. All keys of a call are
-in `KEYS`, and in one hash slot. A script begins with its contract; below, `prelude_*` are
-pieces that stand before the scripts that need them."""
+in `KEYS`, and in one hash slot. Here are what each does, what it costs, and the commands that it
+calls ([rights](../acl.md)). The contracts, with all keys, arguments and replies, stand at the heads
+of the [files](../../scrapy_bloom/bloom/protocol/lua). `prelude_*` are pieces that stand before the
+scripts that need them."""
 _PRELUDE = "prelude_"
 
 
@@ -51,5 +54,6 @@ def _commands(name: str) -> str:
 def _section(name: str, head: str, commands: str) -> str:
     first, _, contract = head.partition("\n\n")
     _, _, summary = first.partition(": ")
-    text = f"### `{name}`\n\n{sentence(' '.join(summary.split()))}\n\n{block(contract)}"
-    return f"{text}\n\nCommands: {commands}." if commands else text
+    cost = re.search(r"^Cost +(.*(?:\n .*)*)", contract, re.MULTILINE)
+    facts = bullets(Cost=" ".join(cost[1].split()) if cost else "", Commands=commands)
+    return "\n\n".join(filter(None, [f"### `{name}`", sentence(" ".join(summary.split())), facts]))

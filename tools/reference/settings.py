@@ -97,8 +97,8 @@ def _overview(names: list[str]) -> str:
         setting = f"BLOOM_{name.upper()}"
         own = _BY_NAME[name]
         link = f"[`{setting}`](#{setting.lower()})"
-        rows.append((link, default(own), own.help))
-    return table(("setting", "default", "what it is"), rows)
+        rows.append((link, default(own)))
+    return table(("setting", "default"), rows)
 
 
 def _section(attribute: str) -> str:
