@@ -105,12 +105,13 @@ docs: $(VENV)/docs
 reference: $(VENV)/dev
 	$(BIN)/python -m tools.reference
 
+# For example PYTHONS="python3.11 python3.14": what the wheel is tried out with, the lowest version first
 dist: $(VENV)/dist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist
-	$(BIN)/python tools/check_dist.py dist
+	$(BIN)/python tools/check_dist.py dist $(if $(PYTHONS),--pythons $(PYTHONS)) --lowest $(LOWEST)
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
