@@ -10,6 +10,24 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Twisted: Scrapy 2.13 itself does not start with the newest.
 LOWEST = "scrapy==2.13.0" "redis==6.4.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
+# The third of the tests that runs with them (TESTS chooses others): what talks to Scrapy, scrapy-redis, redis-py, mmh3
+# or a server. The others (values, races, error rates, commands, pages, fuzzing, simulated runs, chaos) would find the
+# same again.
+tests-of = $(foreach name,$(2),tests/$(1)/test_$(name).py)
+# Scrapy's interfaces and requests, and mmh3.
+LOWEST_TESTS = $(call tests-of,unit,addon engine_hooks failures fingerprinter hashing outputs request_codec sitemaps)
+# Scripts on the oldest servers.
+LOWEST_TESTS += $(call tests-of,redis,claim_protocol filter ledger_protocol old_servers rights rotation worker_protocol)
+# Connections: clients, asyncio, TLS, clusters, Sentinel, replicas.
+LOWEST_TESTS += $(call tests-of,redis,async_filter client cluster cluster_addresses cluster_driver concurrency)
+LOWEST_TESTS += $(call tests-of,redis,connection exchanger replication sentinels time_outs tls unreadable)
+# Crawls by Scrapy's scheduler and by scrapy-redis's.
+LOWEST_TESTS += $(call tests-of,crawl,crawl crawled crawled_queues crawled_stops crawled_windows scheduler two_servers)
+LOWEST_TESTS += $(call tests-of,crawl,cluster_outages dupefilter failover one_loop opening outages replicas short_errors)
+# Crawls by what they read of Scrapy: items, feeds, outputs, errors, sitemaps, commands, plug-ins.
+LOWEST_TESTS += $(call tests-of,crawl,delivery failed_pages item_errors items ledger_crawl outputs_crawl outputs_server)
+LOWEST_TESTS += $(call tests-of,crawl,developer_commands other_plugins sitemap_versions two_spiders versions)
+
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
 
@@ -30,10 +48,10 @@ help:
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make docs         build the documentation's site in docs/_build, and check its links"
 	@echo "make reference    write the pages of docs/reference that come from the code"
-	@echo "make dist         build the wheel and the sdist, and try them out in empty environments"
+	@echo "make dist         build the wheel and the sdist, and try them out in empty environments (PYTHONS=interpreters)"
 	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
 	@echo "make bench-full   the same with 100 million URLs and the slowest peers (2 hours, 2 GB of memory)"
-	@echo "make test-lowest  run the tests with the oldest supported versions"
+	@echo "make test-lowest  run a third of the tests with the oldest supported versions"
 
 demo: $(VENV)/demo
 	@cd example_project && ../$(BIN)/python demo.py
@@ -51,7 +69,7 @@ test-all: $(VENV)/dev
 		--cov --cov-report=term $(TESTS)
 
 test-lowest: $(VENV)-lowest/dev
-	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)
+	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) $(or $(TESTS),$(LOWEST_TESTS))
 
 # For example CHAOS="--kinds reset,mixed --schedules 10", CHAOS="--stand cluster", or "--stand sentinel"
 chaos: $(VENV)/dev
@@ -105,12 +123,13 @@ docs: $(VENV)/docs
 reference: $(VENV)/dev
 	$(BIN)/python -m tools.reference
 
+# For example PYTHONS="python3.11 python3.14": what the wheel is tried out with, the lowest version first
 dist: $(VENV)/dist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist
-	$(BIN)/python tools/check_dist.py dist
+	$(BIN)/python tools/check_dist.py dist $(if $(PYTHONS),--pythons $(PYTHONS)) --lowest $(LOWEST)
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks

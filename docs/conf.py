@@ -10,6 +10,8 @@ import scrapy_bloom
 
 DOCS = Path(__file__).resolve().parent
 REPOSITORY = "https://github.com/scrapy-bloom/scrapy-bloom"
+#: The branch or tag whose files the site links: Read the Docs says which version it builds.
+BRANCH = os.environ.get("READTHEDOCS_GIT_IDENTIFIER", "main")
 
 project = "scrapy-bloom"
 author = "the scrapy-bloom developers"
@@ -35,10 +37,11 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 html_theme = "furo"
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
 html_title = f"scrapy-bloom {release}"
 html_theme_options = {
     "source_repository": f"{REPOSITORY}/",
-    "source_branch": "main",
+    "source_branch": BRANCH,
     "source_directory": "docs/",
 }
 # Prompts are not copied.
@@ -79,4 +82,4 @@ def _target(folder: Path, link: str) -> str:
     if not path.exists() or (path.is_relative_to(DOCS) and path.suffix in _PAGES):
         return link
     kind = "tree" if path.is_dir() else "blob"
-    return f"{REPOSITORY}/{kind}/main/{path.relative_to(DOCS.parent).as_posix()}"
+    return f"{REPOSITORY}/{kind}/{BRANCH}/{path.relative_to(DOCS.parent).as_posix()}"

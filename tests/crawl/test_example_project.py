@@ -4,13 +4,15 @@ import http.client
 import importlib.util
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -161,7 +163,10 @@ def test_truth_is_what_scrapy_fetches(site: Site, web: SiteServer, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("project", "spiders"),
-    [("default", ["links", "sitemap"]), ("distributed", ["links", "queue", "sitemap"])],
+    [
+        ("default", ["bulk", "links", "nightly", "sitemap"]),
+        ("distributed", ["bulk", "links", "nightly", "queue", "sitemap"]),
+    ],
 )
 def test_only_distributed_settings_need_scrapy_redis(
     project: str, spiders: list[str], tmp_path: Path
@@ -208,6 +213,58 @@ def test_second_sitemap_crawl_fetches_sitemaps_and_new_stories(
     crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
     new = truth.stories - known.stories
     assert web.hits() - first == Counter(new | truth.sitemaps | {"/robots.txt"})
+
+
+def test_nightly_crawls_write_what_is_new(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Each night's files have what is new; the second night reads the listings and that."""
+    known = site.truth()
+    start("nightly", web, redis_url, tmp_path).wait(CRAWL_TIMEOUT)
+    first, items = web.hits(), written(tmp_path)
+    assert items == Counter(known.stories)
+    assert len([*tmp_path.glob("items/*.jsonl")]) == 2  # 100 items a file
+
+    truth = site.publish(3).truth()
+    start("nightly", web, redis_url, tmp_path).wait(CRAWL_TIMEOUT)
+    assert written(tmp_path) - items == Counter(truth.stories - known.stories)
+    assert web.hits() - first == Counter(truth.crawl(known))
+
+
+def test_a_killed_bulk_crawl_loses_no_story(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """It dies before its first transaction; all its stories are in those of the next run."""
+    crawler = start("bulk", web, redis_url, tmp_path)
+    until(lambda: web.hits().total() > 60, "it has begun")
+    crawler.kill()
+    crawler.wait()
+    start("bulk", web, redis_url, tmp_path).wait(CRAWL_TIMEOUT)
+    with closing(sqlite3.connect(tmp_path / "stories.db")) as database:
+        rows = database.execute("SELECT url FROM stories").fetchall()
+    assert Counter(urlsplit(url).path for (url,) in rows) == Counter(site.truth().stories)
+
+
+def start(spider: str, web: SiteServer, redis_url: str, directory: Path) -> subprocess.Popen[bytes]:
+    """Start a crawl whose files belong into a directory."""
+    environment = {"SCRAPY_SETTINGS_MODULE": "magazine.settings", "PYTHONPATH": str(PROJECT)}
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "scrapy", "crawl", spider),
+            *options(web, {"BLOOM_REDIS_URL": redis_url}),
+        ],
+        cwd=directory,
+        env=os.environ | environment,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def written(directory: Path) -> Counter[str]:
+    """Count the stories in all files of items, by path."""
+    lines = [
+        line for path in directory.glob("items/*.jsonl") for line in path.read_text().splitlines()
+    ]
+    return Counter(urlsplit(json.loads(line)["url"]).path for line in lines)
 
 
 def test_a_worker_looks_at_the_listings_again_after_an_hour(

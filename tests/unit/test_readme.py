@@ -1,6 +1,7 @@
 """The links of README.md and of the other pages lead somewhere; the decisions have an index."""
 
 import re
+import tomllib
 
 import pytest
 from support.paths import ROOT
@@ -9,6 +10,9 @@ README = (ROOT / "README.md").read_text()
 
 #: The pages of this repository, as README.md names them, because it is shown on PyPI as well.
 HERE = r"^https://github\.com/scrapy-bloom/scrapy-bloom/(?:blob|tree)/main/"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: Where the pages of docs/ are read.
+SITE = PROJECT["urls"]["Documentation"]
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in ("*.md", "docs/**/*.md", "example_project/*.md")
@@ -17,9 +21,10 @@ PAGES = sorted(
 
 
 def test_links_of_the_readme_work_elsewhere() -> None:
-    assert all(link.startswith(("#", "https://")) for link in re.findall(r"\]\(([^)]+)\)", README))
-    names = set(re.findall(r"^\[(.+)\]: ", README, re.MULTILINE))
-    assert set(re.findall(r"\]\[(.+?)\]", README)) == names
+    """And pages of docs/ are linked on the site."""
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert all(link.startswith(("#", "https://")) for link in links)
+    assert not [link for link in links if re.match(f"{HERE}docs/", link)]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -30,7 +35,8 @@ def test_links_lead_somewhere(page: str) -> None:
         re.findall(r"^\[.+\]: (.+)$", text, re.MULTILINE),
     )
     for link in (*direct, *named):
-        target = re.sub(HERE, f"{ROOT}/", link)
+        target = re.sub(rf"^{SITE}(.+)\.html", rf"{ROOT}/docs/\1.md", link)
+        target = re.sub(HERE, f"{ROOT}/", target)
         path, _, anchor = target.partition("#")
         if path.startswith(("http:", "https:")):
             continue
@@ -44,6 +50,15 @@ def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_says_what_the_package_needs() -> None:
+    versions = re.search(r"It takes Python ([\d.]+), Scrapy ([\d.]+), and Redis", README)
+    assert versions
+    python, scrapy = versions.groups()
+    assert PROJECT["requires-python"] == f">={python}"
+    assert f"scrapy>={scrapy}" in PROJECT["dependencies"]
+    assert f"Programming Language :: Python :: {python}" in PROJECT["classifiers"]
 
 
 def test_the_decisions_have_an_index() -> None:

@@ -1,0 +1,47 @@
+"""Where stories go."""
+
+import sqlite3
+from dataclasses import astuple
+
+from magazine.items import Story
+from scrapy_bloom import Hold, hold
+
+#: Rows of a transaction.
+ROWS = 500
+
+
+class SQLitePipeline:
+    """Writes the table `stories` of `stories.db`; a story that comes twice is written once.
+
+    Scrapy 2.13 hands the spider over, which is not needed here; later ones do not.
+    """
+
+    def open_spider(self, *_spider: object) -> None:
+        self.waiting: list[tuple[Story, Hold]] = []
+        self.database = sqlite3.connect("stories.db")
+        self.database.execute(
+            "CREATE TABLE IF NOT EXISTS stories (url PRIMARY KEY, title, published)"
+        )
+
+    def process_item(self, item: Story, *_spider: object) -> Story:
+        """Keep a story for the next transaction, and its page waiting."""
+        self.waiting.append((item, hold(item)))
+        if len(self.waiting) >= ROWS:
+            self.write()
+        return item
+
+    def write(self) -> None:
+        """Commit what waits, and let its pages be recorded.
+
+        After `kill -9`, the next run crawls the pages again that still waited.
+        """
+        with self.database:
+            rows = [astuple(story) for story, _ in self.waiting]
+            self.database.executemany("INSERT OR REPLACE INTO stories VALUES (?, ?, ?)", rows)
+        for _, held in self.waiting:
+            held.release()
+        self.waiting.clear()
+
+    def close_spider(self, *_spider: object) -> None:
+        self.write()
+        self.database.close()
