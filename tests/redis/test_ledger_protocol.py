@@ -14,13 +14,13 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
-from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_info, ledger_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
+from scrapy_bloom.bloom.protocol.ledger_info import LedgerInfo
 from scrapy_bloom.bloom.protocol.ledger_protocol import (
     DueChunk,
     Entries,
     Kept,
-    LedgerInfo,
     MissingPage,
 )
 
@@ -400,7 +400,7 @@ def test_workers_begin_with_different_chunks_of_their_tag(
 def described(bloom: BloomFilter) -> LedgerInfo:
     snapshot = bloom.look()
     assert snapshot is not None
-    return bloom.run(partial(ledger_protocol.describe, snapshot=snapshot))
+    return bloom.run(partial(ledger_info.describe, snapshot=snapshot))
 
 
 def test_it_says_what_it_holds_and_what_is_due(moving: BloomFilter, moved: MovedServer) -> None:
