@@ -189,7 +189,7 @@ def _queries(
     for key in opts.bloom_key:
         yield query("bloom_key", key, identifier.default, of_own_key(to_bytes(key)))
     for item in opts.item:
-        yield query("item", item, identifier.default, to_bytes(item))
+        yield {"item": item, "name": identifier.default}, to_bytes(item)  # it has no version
     for url in opts.urls:
         if url != "-":
             yield query("url", url.strip(), *identifier.identify(url.strip()))

@@ -7,88 +7,30 @@ anything. Numbers stand in ``<data>`` elements, whose ``value`` is the number th
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from heapq import nsmallest
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.ledger import GONE_AFTER
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo, Measurement
-from scrapy_bloom.bloom.protocol.ledger_protocol import LedgerInfo
-from scrapy_bloom.cli.claims import FAILED, GONE, due_first, failed_pages, missing_pages
+from scrapy_bloom.cli.claims import FAILED, GONE
 from scrapy_bloom.cli.files import STREAM
-from scrapy_bloom.cli.info import MEASURE, generations, measure
+from scrapy_bloom.cli.info import MEASURE, generations
 from scrapy_bloom.cli.output import Column, Document, Row, minute, size
-from scrapy_bloom.cli.server import FoundClaim, Stored
+from scrapy_bloom.cli.panel import SHOWN, Panel, WorkerRow, read_panel
 from scrapy_bloom.cli.session import FILTER, CommandSession, ExitCode, option, subcommand
-from scrapy_bloom.crawl import workers
 
 #: Seconds of URLs without which there is no forecast; and a time beyond which it is not worth a
 #: date: 100 years.
 DAY, FAR = 86_400, 100 * 366 * 86_400
-#: Pages that failed, or are gone, that the page shows at most.
-SHOWN = 20
 
 _FILES = resources.files("scrapy_bloom.cli")
 _STYLE = _FILES.joinpath("report.css").read_text("utf-8")
 _, *_NAMED = re.split(r"<!-- (\w+) -->\n", _FILES.joinpath("report.html").read_text("utf-8"))
 #: The parts of report.html, by the name in the comment before each.
 _PARTS = {name: Template(text) for name, text in zip(_NAMED[::2], _NAMED[1::2], strict=True)}
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
-    """A worker as the page shows it.
-
-    Args:
-        name: its host and process.
-        spider: name of its spider, or the tag in its id.
-        state: "alive", "dead" or "stopped".
-        worker_claims: URLs that it has claimed.
-    """
-
-    name: str
-    spider: str
-    state: str
-    worker_claims: int
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """What the page shows of a window's filter.
-
-    Args:
-        name: of the window.
-        key: key prefix of the filter.
-        info: None if there is no such filter.
-        measured: None if nothing was measured.
-        ledger: None if it has none.
-        failed: URLs that failed, and wait until they are due.
-        due: failed URLs that are due by now.
-        next_due: when the next failed URL is due, as Unix time; 0 for none.
-        elsewhere: claims of shared queues, and of workers that are not registered.
-        workers: all workers.
-        failed_pages: pages that failed, some of them, due first.
-        gone_pages: pages that are gone, missing longest first.
-    """
-
-    name: str
-    key: str
-    info: FilterInfo | None = None
-    measured: Measurement | None = None
-    ledger: LedgerInfo | None = None
-    failed: int = 0
-    due: int = 0
-    next_due: int = 0
-    elsewhere: int = 0
-    workers: Sequence[WorkerRow] = ()
-    failed_pages: Sequence[Document] = ()
-    gone_pages: Sequence[Document] = ()
 
 
 @subcommand(
@@ -114,7 +56,7 @@ def report(session: CommandSession) -> ExitCode:
         raise ConfigurationError("--html - and --json both use the standard output: name a file")
     with session.connect() as server:
         for name, stored in session.chosen(server):
-            panels.append(_read(session, stored) if stored else Panel(name, server.key(name)))
+            panels.append(read_panel(session, stored) if stored else Panel(name, server.key(name)))
         # Keys may hold bytes that are no text.
         html = page(server.address, panels).encode(errors="backslashreplace")
         if file == STREAM:
@@ -136,47 +78,6 @@ def _write(file: str, html: bytes) -> None:
             f"--html {file!r} cannot be written: {reason}; name a file in a directory that you may "
             "write to"
         ) from error
-
-
-def _read(session: CommandSession, stored: Stored) -> Panel:
-    """Return what the page shows of a filter that is there."""
-    now, known = stored.workers.now, workers.parse_all(stored.workers.entries)
-    owned, due_times = Counter[str](), list[int]()
-
-    def failures() -> Iterator[FoundClaim]:
-        """Yield the claims of pages that failed; count all."""
-        for one in stored.claims():
-            if not one.claim.failed:
-                owned[one.claim.owner] += 1
-                continue
-            due_times.append(one.due)
-            if one.claim.was_tried:
-                yield one
-
-    first = nsmallest(SHOWN, failures(), due_first)
-    rows = [
-        WorkerRow(
-            f"{worker.process.host}:{worker.process.pid}",
-            session.spider_of(worker.id),
-            "stopped" if not worker.until else "alive" if worker.until > now else "dead",
-            owned[worker.id],
-        )
-        for worker in known.values()
-    ]
-    return Panel(
-        stored.window,
-        stored.key,
-        stored.info,
-        measure(session, stored),
-        stored.ledger,
-        failed=len(due_times),
-        due=sum(time <= now for time in due_times),
-        next_due=min((time for time in due_times if time > now), default=0),
-        elsewhere=sum(count for owner, count in owned.items() if owner not in known),
-        workers=sorted(rows, key=lambda row: (row.spider, row.name)),
-        failed_pages=[*failed_pages(session, first)],
-        gone_pages=[page for page in missing_pages([stored]) if page["windows"] >= GONE_AFTER],
-    )
 
 
 # -- the page: pure --

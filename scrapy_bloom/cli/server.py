@@ -20,10 +20,10 @@ from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.options import KEEP
-from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol, worker_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_info, worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.info import FilterInfo, describe
-from scrapy_bloom.bloom.protocol.ledger_protocol import LedgerInfo
+from scrapy_bloom.bloom.protocol.ledger_info import LedgerInfo
 from scrapy_bloom.bloom.protocol.ring_store import Snapshot
 from scrapy_bloom.bloom.protocol.worker_protocol import WorkerEntries
 from scrapy_bloom.crawl import workers
@@ -168,7 +168,7 @@ class Stored:
     def ledger(self) -> LedgerInfo | None:
         """What its ledger holds; None if it has none, or the user may not read it."""
         try:
-            found = self.bloom.run(partial(ledger_protocol.describe, snapshot=self.snapshot))
+            found = self.bloom.run(partial(ledger_info.describe, snapshot=self.snapshot))
         except RightsError:  # of a user with the rights of an earlier version
             return None
         return found if found.pages else None

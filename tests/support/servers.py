@@ -154,6 +154,7 @@ def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:
     """Return what is under the keys. (A DUMP of one hash may differ from time to time.)"""
     read: dict[object, Callable[[bytes], object]] = {
         b"hash": client.hgetall,
+        b"list": lambda key: client.lrange(key, 0, -1),
         b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
     }
     return {key: read.get(client.type(key), client.get)(key) for key in client.scan_iter(pattern)}

@@ -9,8 +9,9 @@ import pytest
 import support.infos
 
 from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
-from scrapy_bloom.bloom.protocol.ledger_protocol import LedgerInfo
-from scrapy_bloom.cli.report import SHOWN, Panel, WorkerRow, fits_until, page
+from scrapy_bloom.bloom.protocol.ledger_info import LedgerInfo
+from scrapy_bloom.cli.panel import SHOWN, Panel, WorkerRow
+from scrapy_bloom.cli.report import fits_until, page
 
 DAY = 86_400
 OPENED = 1_790_000_000

@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.model.ledger import LedgerChunk, LedgerEntry
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import rights
 from scrapy_bloom.bloom.protocol.membership import by_block, is_answer, parts_of
-from scrapy_bloom.bloom.protocol.ring_store import Operation, Snapshot
+from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, with_ledger
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import Drop, in_waves
@@ -20,8 +20,6 @@ from scrapy_bloom.bloom.protocol.swaps import Drop, in_waves
 MAX_MISSING = 4_096
 #: Chunks of all tags that are looked at for one of a tag: more are due only after long breaks.
 MAX_DUE = 4_096
-#: Chunks that are unpacked to say how many pages a ledger has.
-MAX_SAMPLES = 32
 #: Stored for a page that is missing for no known reason; for one that is there.
 _UNKNOWN, _THERE = "!unknown", "-"
 _MISSING = re.compile(r"([0-9]{1,12}) ([0-9]{1,12}) ([0-9]{1,9}) ([!-~]{1,240}) (.*)", re.DOTALL)
@@ -184,7 +182,7 @@ def to_pack(session: FilterSession, *, is_all: bool = False) -> Operation[list[i
     """Return the blocks with entries to pack; with any entries, if all are to be packed."""
     found = []
     for wave in in_waves(session.held):
-        for block, entries in (yield from _read(session, wave, 1)).items():
+        for block, entries in (yield from read_first(session, wave, 1)).items():
             oldest = next(map(LedgerEntry.parse, entries.texts), None)
             # A damaged one is packed away with the others.
             time = oldest.time if oldest else entries.count and 1
@@ -196,12 +194,13 @@ def to_pack(session: FilterSession, *, is_all: bool = False) -> Operation[list[i
 
 def read(session: FilterSession, block: int) -> Operation[Entries]:
     """Return the first entries of a block, of which each makes a part of a chunk."""
-    return (yield from _read(session, [block], ledger.CHUNK_ENTRIES))[block]
+    return (yield from read_first(session, [block], ledger.CHUNK_ENTRIES))[block]
 
 
-def _read(
+def read_first(
     session: FilterSession, blocks: Sequence[int], count: int
 ) -> Operation[dict[int, Entries]]:
+    """Return so many of the first entries of each of some blocks, by block."""
     script, length = load("ledger_read"), ledger.CHUNK_LENGTH
     calls = [Call(script, (session.keys.entries(block),), (count, length)) for block in blocks]
     replies = (yield calls) if calls else []
@@ -304,61 +303,6 @@ def chunk(session: FilterSession, block: int, member: str) -> Operation[DueChunk
     keys, name = (session.keys.chunks(block),), member.encode("utf-8", "surrogatepass")
     (reply,) = yield [Call(load("ledger_chunk"), keys, (name,), binary=True)]
     return DueChunk(block, name, reply.data) if reply.data else None
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerInfo:
-    """What a filter's ledger holds, of all spiders.
-
-    Args:
-        pages: how many; estimated by some of the chunks, if there are ``MAX_SAMPLES`` or more.
-        due: those of them that are forgotten, and packed; likewise.
-        memory: bytes of their requests, packed and not; likewise.
-    """
-
-    pages: int
-    due: int
-    memory: int
-
-
-def describe(session: FilterSession, snapshot: Snapshot) -> Operation[LedgerInfo]:
-    """Return what a filter's ledger holds.
-
-    Args:
-        session: the filter.
-        snapshot: what is stored of it.
-    """
-    pages = memory = due = 0
-    found, script = list[tuple[int, str]](), load("ledger_list")
-    for wave in in_waves(snapshot.rings):
-        for entries in (yield from _read(session, wave, 1)).values():
-            pages += entries.count
-            memory += entries.count * sum(map(len, entries.texts))
-        names = ((session.keys.entries(block), session.keys.ledger(block)) for block in wave)
-        replies = yield [Call(script, keys, ("",)) for keys in names]
-        for block, reply in zip(wave, replies, strict=True):
-            before = ledger.due_before(snapshot.rings[block], snapshot.now)
-            found += ((block, member) for member in reply.fields)
-            due += sum(float(time) < before for time in reply.fields.values())
-    samples = list[tuple[int, int]]()
-    for block, member in found[:: len(found) // MAX_SAMPLES + 1]:
-        one = yield from chunk(session, block, member)
-        samples += [(_count(one), len(one.data))] if one is not None else []
-    of_chunk = sum(count for count, _ in samples) / max(1, len(samples))
-    size = sum(length for _, length in samples) / max(1, len(samples))
-    return LedgerInfo(
-        pages=pages + round(len(found) * of_chunk),
-        due=round(due * of_chunk),
-        memory=memory + round(len(found) * size),
-    )
-
-
-def _count(chunk: DueChunk) -> int:
-    """Return how many requests are in a chunk; 0 if it is damaged."""
-    try:
-        return len(ledger.unpack(chunk.data))
-    except ValueError:
-        return 0
 
 
 def rules(session: FilterSession, tag: str) -> Operation[str]:
