@@ -62,9 +62,8 @@ def main() -> int:
     if problems:
         return 1
     print(f"{wheel.name}: {len(in_package)} files; {sdist.name}: {len(files)} files, all as in git")
-    oldest, *_ = options.pythons
     trials: list[tuple[str, list[str]]] = [(python, []) for python in options.pythons]
-    for python, versions in [*trials, (oldest, options.lowest)]:
+    for python, versions in [*trials, (options.pythons[0], options.lowest)]:
         with tempfile.TemporaryDirectory(prefix="check-dist-") as empty:
             used = try_out(wheel, python, versions, Path(empty))
         print(f"{wheel.name} installs and runs with {used}")
