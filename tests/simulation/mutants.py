@@ -326,7 +326,7 @@ MUTANTS = (
     Mutant(
         "requests of the ledger stay with the rules that they had",
         "crawl/ledger.py",
-        "        if await self._rules.have_changed(self._server):\n",
+        "        if await self._rules.have_changed():\n",
         "        if False:\n",
         "ledger-rules",
     ),
