@@ -412,7 +412,7 @@ def test_it_says_what_it_holds_and_what_is_due(moving: BloomFilter, moved: Moved
         packed = sum(map(len, client.hvals("{k:0}:ledger:chunks")))
     crawl(moving, items(3, 50_000))
     found = described(moving)
-    assert (found.pages, found.due) == (4 + 3, 4)
+    assert (found.pages, found.due_pages) == (4 + 3, 4)
     assert packed < found.memory < packed + 1_000
 
 
@@ -423,7 +423,7 @@ def test_of_many_chunks_some_are_read(one: BloomFilter, client: redis.Redis) -> 
         client.hset("{k:0}:ledger:chunks", f"shop {number}", ledger.pack(["{}"] * 10))
     client.hset("{k:0}:ledger:chunks", "shop 99", b"damaged")
     found = described(one)
-    assert (found.pages, found.due) == (1_000, 250)
+    assert (found.pages, found.due_pages) == (1_000, 250)
     assert found.memory == 100 * len(ledger.pack(["{}"] * 10))
 
 
