@@ -106,7 +106,7 @@ def _as_text(stored: Stored, measured: Measurement | None) -> str:
         facts["pending"] = f"{claims} (scrapy bloom pending lists them)"
     if stored.ledger is not None:
         pages = f"{plural(stored.ledger.pages, 'page')} in {size(stored.ledger.memory)}"
-        facts["ledger"] = f"about {pages}, {stored.ledger.due:,} of them due"
+        facts["ledger"] = f"about {pages}, {stored.ledger.due_pages:,} of them due"
     if measured is not None:
         facts["measured"] = _measured(measured)
     if info.counting:

@@ -160,7 +160,8 @@ def _tiles(panel: Panel, info: FilterInfo) -> str:
         tiles.insert(3, _measured(panel.measured))
     if panel.ledger is not None:
         pages = _data("ledger_pages", panel.ledger.pages, f"about {panel.ledger.pages:,}")
-        note = f"pages in {size(panel.ledger.memory)}; {_data('ledger_due', panel.ledger.due)} due"
+        due = _data("ledger_due", panel.ledger.due_pages)
+        note = f"pages in {size(panel.ledger.memory)}; {due} due"
         tiles.append(_tile("Ledger", pages, note))
     if info.lost_blocks:
         lost = _data("lost_blocks", info.lost_blocks)

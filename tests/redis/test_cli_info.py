@@ -119,8 +119,8 @@ def test_the_ledger_is_shown_if_there_is_one(shop: Call, client: redis.Redis) ->
     client.hset(Keys(KEY).chunks(0), "shop 1", pack(["{}"] * 1_024))
     before = everything(client)
     (document,) = shop("info", "--json").json["filters"]
-    assert document["ledger"].keys() == {"pages", "due", "memory"}
-    assert (document["ledger"]["pages"], document["ledger"]["due"]) == (1_033, 1_024)
+    assert document["ledger"].keys() == {"pages", "due_pages", "memory"}
+    assert (document["ledger"]["pages"], document["ledger"]["due_pages"]) == (1_033, 1_024)
     assert "about 1,033 pages in " in shop("info").out
     assert "1,024 of them due" in shop("info").out
     assert everything(client) == before

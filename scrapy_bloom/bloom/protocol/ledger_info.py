@@ -19,12 +19,12 @@ class LedgerInfo:
 
     Args:
         pages: how many; estimated by some of the chunks, if there are ``MAX_SAMPLES`` or more.
-        due: those of them that are forgotten, and packed; likewise.
+        due_pages: those of them that are forgotten, and packed; likewise.
         memory: bytes of their requests, packed and not; likewise.
     """
 
     pages: int
-    due: int
+    due_pages: int
     memory: int
 
 
@@ -55,7 +55,7 @@ def describe(session: FilterSession, snapshot: Snapshot) -> Operation[LedgerInfo
     size = sum(length for _, length in samples) / max(1, len(samples))
     return LedgerInfo(
         pages=pages + round(len(found) * of_chunk),
-        due=round(due * of_chunk),
+        due_pages=round(due * of_chunk),
         memory=memory + round(len(found) * size),
     )
 
