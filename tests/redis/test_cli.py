@@ -79,7 +79,7 @@ def test_logs_are_quiet_unless_asked_for(shop: Call, client: redis.Redis) -> Non
 def test_the_command_is_imported_without_rich() -> None:
     code = "import sys; sys.modules['rich'] = None; import scrapy_bloom.cli.command"
     done = run("-c", code)
-    assert (done.code, done.err) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_key_is_needed_outside_a_project(call: Call) -> None:
