@@ -59,7 +59,7 @@ def left(client: redis.Redis) -> dict[str, Any]:
 
 
 def test_a_url_is_left_with_its_request(
-    recrawl: Call, call: Call, bloom: BloomFilter, client: redis.Redis, server: Server
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis
 ) -> None:
     (item,) = fingerprints([URL])
     bloom.add(item)
@@ -82,9 +82,6 @@ def test_a_url_is_left_with_its_request(
     for callback in ("parse_item", "parse"):  # the last one counts
         recrawl(URL, "--callback", callback)
         assert left(client)[URL]["callback"] == callback
-    project: dict[str, Any] = {"spiders": (Parsing,), "BLOOM_REDIS_URL": server.unix_url}
-    (answer,) = call("check", URL, "--json", **project).json["answers"]
-    assert answer["state"] == "claimed"
 
 
 @pytest.mark.parametrize("name", ["nothing", "not_a_method", "__init__", "from_crawler", "closed"])

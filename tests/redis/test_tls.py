@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_read() -> None:
         ("own", "", "", ("ssl_certfile", "private key")),
         ("own", "other", "", ("from which its private key", "mismatch")),
         ("locked", "locked", "", ("cannot be read", "and ssl_password if it is encrypted")),
-        ("locked", "locked", f"{SECRET}x", ("cannot be read", "and ssl_password if it is")),
+        ("locked", "locked", "wrong", ("cannot be read", "and ssl_password if it is")),
     ],
 )
 def test_keys(
@@ -226,7 +226,7 @@ def test_keys(
     options = {
         "ssl_certfile": certificate and issued[certificate].certificate,
         "ssl_keyfile": key and issued[key].key,
-        "ssl_password": password,
+        "ssl_password": password and f"{SECRET}x",
     }
     query = "&".join(f"{name}={value}" for name, value in options.items() if value)
     with misconfigured("`url` sets", *parts):

@@ -175,6 +175,8 @@ def die_creating(url: str, calls: int) -> None:
 def test_the_next_client_completes_what_a_killed_one_has_begun(
     moved: MovedServer, many: redis.Redis, share: float
 ) -> None:
+    some(many).open()
+    many.flushall()  # now the server knows the scripts, and no call is sent twice
     # Before any ring is there, all blocks are looked at twice.
     calls = 2 * BLOCKS + round(share * BLOCKS) + random.randrange(50)
     process = clean.Process(target=die_creating, args=(moved.unix_url, calls))
