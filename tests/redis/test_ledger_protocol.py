@@ -30,7 +30,8 @@ from support.ledgers import (
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ledger
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol, ledger_info, ledger_protocol
+from scrapy_bloom.bloom.protocol.ledger_info import LedgerInfo
 from scrapy_bloom.bloom.protocol.ledger_protocol import DueChunk
 
 pytestmark = pytest.mark.each_server
@@ -300,3 +301,36 @@ def test_on_a_cluster_all_keys_of_a_block_are_on_one_node(cluster: redis.RedisCl
     assert len([page for block in range(16) for page in missing_in(bloom, block)]) == 40
     assert bloom.delete()
     assert not cluster.keys("*", target_nodes=redis.RedisCluster.PRIMARIES)
+
+
+# -- what info shows --
+
+
+def described(bloom: BloomFilter) -> LedgerInfo:
+    snapshot = bloom.look()
+    assert snapshot is not None
+    return bloom.run(partial(ledger_info.describe, snapshot=snapshot))
+
+
+def test_it_says_what_it_holds_and_what_is_due(moving: BloomFilter, moved: MovedServer) -> None:
+    """Of all spiders, packed and not."""
+    moving.open()
+    assert described(moving) == LedgerInfo(0, 0, 0)
+    due_chunks(moving, moved, TAG, "other")
+    with moved.client() as client:
+        packed = sum(map(len, client.hvals("{k:0}:ledger:chunks")))
+    crawl(moving, items(3, 50_000))
+    found = described(moving)
+    assert (found.pages, found.due_pages) == (4 + 3, 4)
+    assert packed < found.memory < packed + 1_000
+
+
+def test_of_many_chunks_some_are_read(one: BloomFilter, client: redis.Redis) -> None:
+    one.open()
+    for number in range(100):
+        client.zadd("{k:0}:ledger", {f"shop {number}": 2_000_000_000 if number % 4 else 1})
+        client.hset("{k:0}:ledger:chunks", f"shop {number}", ledger.pack(["{}"] * 10))
+    client.hset("{k:0}:ledger:chunks", "shop 99", b"damaged")
+    found = described(one)
+    assert (found.pages, found.due_pages) == (1_000, 250)
+    assert found.memory == 100 * len(ledger.pack(["{}"] * 10))
