@@ -89,8 +89,8 @@ def write(content: Content, header: Header = FILTER) -> bytes:
 
 
 def packed(*parts: bytes) -> bytes:
-    """Return a file of such lines and bitmaps, with the checksum that belongs to them."""
-    return gzip.compress(b"".join(parts))
+    """Return a file of such parts, with the checksum that belongs to them; the same at any time."""
+    return gzip.compress(b"".join(parts), mtime=0)
 
 
 def drain(data: bytes, **options: int) -> int:
@@ -191,13 +191,10 @@ def is_refused_or_read(data: bytes, content: Content) -> bool:
     [
         (b"", r"at byte 0 \(unpacked\), the file ends in the middle, or it is no saved filter"),
         (b"PK\3\4" + bytes(100), r"at byte 0 .*it is damaged or no saved filter: Not a gzipped"),
-        (
-            gzip.compress(b"no filter", mtime=0),
-            "the file ends in the middle, or it is no saved filter",
-        ),
-        (gzip.compress(b"no filter\n", mtime=0), "not usable: Expecting value"),
-        (gzip.compress(b"x" * 40, mtime=0)[:15], "Compressed file ended"),
-        (gzip.compress(b'{"scrapy_bloom":2}\n', mtime=0), f"not usable: .*version = {VERSION + 1}"),
+        (packed(b"no filter"), "the file ends in the middle, or it is no saved filter"),
+        (packed(b"no filter\n"), "not usable: Expecting value"),
+        (packed(b"x" * 40)[:15], "Compressed file ended"),
+        (packed(b'{"scrapy_bloom":2}\n'), f"not usable: .*version = {VERSION + 1}"),
     ],
     # gzip notes the time: no part of a name that all processes of a run agree on.
     ids=["nothing", "zip", "half", "text", "cut", "version"],
