@@ -124,7 +124,7 @@ def refused(web: SiteServer, message: str, code: str, **settings: str) -> str:
     done = run_scrapy("crawl", "links", *options(web, settings))
     last = done.stderr.strip().splitlines()[-1]
     assert message in last, done.stderr
-    assert "[scrapy_bloom.crawl.short_errors] " in last
+    assert "[scrapy_bloom.dupefilter] " in last
     assert last.endswith(f" [bloom-{code}]")
     assert "exception was the direct cause" not in done.stderr
     assert "During handling of the above" not in done.stderr

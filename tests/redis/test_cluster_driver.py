@@ -57,9 +57,8 @@ class Either:
         self.driver = bloom._driver
         self.sent: list[list[Any]] = []
         self.results: list[list[Any]] = []
-        exchanges = self.driver._exchanges
-        self._failure_of_calls = exchanges.failure_of_calls
-        exchanges.failure_of_calls = self._note
+        self._failure_of_calls = self.driver.failure_of_calls
+        self.driver.failure_of_calls = self._note
 
     def _note(self, calls: Any, results: Any) -> Any:
         self.sent.append(calls)

@@ -58,39 +58,21 @@ class NotTLSError(redis.ConnectionError):
 
 
 class _Guarded(AbstractConnection):
-    """A connection that is made only where that is allowed, and that never waits for ever.
+    """A connection that is made only where that is allowed, and that never waits for ever."""
 
-    Args:
-        socket_timeout: seconds of each attempt to connect, and of each reply.
-        service: whose primary it is to, instead of a host; None for none.
-    """
-
-    def __init__(
-        self, *, socket_timeout: float, service: Service | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, socket_timeout: float, **kwargs: Any) -> None:
         super().__init__(socket_timeout=socket_timeout, **kwargs)
         # redis-py does not pass the second on for unix sockets.
         self.socket_timeout = self.socket_connect_timeout = socket_timeout
-        self._service = service
-        self._address: Address | None = None
 
     def _connect(self) -> Any:
         if not this_thread.may_connect:
             raise NotConnectedError("there is no connection, and none may be made here")
-        if self._service is not None:
-            self.host, self.port = self._address = self._service.find()
+        self._locate()
         return super()._connect()  # type: ignore[safe-super, no-untyped-call]
 
-    def send_packed_command(self, *args: Any, **kwargs: Any) -> Any:
-        if self._service is not None and self._sock and self._service.has_moved(self._address):
-            self.disconnect()  # sending connects again
-        return super().send_packed_command(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        if self._service is None:
-            return super().read_response(*args, **kwargs)
-        with self._service.noting(self._address):
-            return super().read_response(*args, **kwargs)
+    def _locate(self) -> None:
+        """Find out where to connect to, if that changes."""
 
 
 class _TCP(_Guarded, redis.Connection):
@@ -119,6 +101,35 @@ class _TLS(_Guarded, redis.SSLConnection):
                 return plain.recv(1) in (b"+", b"-")
         except OSError:
             return False
+
+
+class _OfService(_Guarded):
+    """A connection to the primary of a service; others pay nothing for what it does at each call."""
+
+    def __init__(self, *, service: Service, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._service = service
+        self._address: Address | None = None
+
+    def _locate(self) -> None:
+        self.host, self.port = self._address = self._service.find()
+
+    def send_packed_command(self, *args: Any, **kwargs: Any) -> Any:
+        if self._sock and self._service.has_moved(self._address):
+            self.disconnect()  # sending connects again
+        return super().send_packed_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        with self._service.noting(self._address):
+            return super().read_response(*args, **kwargs)
+
+
+class _TCPOfService(_OfService, _TCP):
+    pass
+
+
+class _TLSOfService(_OfService, _TLS):
+    pass
 
 
 class _Async(redis.asyncio.Connection):
@@ -157,12 +168,12 @@ class _Async(redis.asyncio.Connection):
             return await super().read_response(*args, **kwargs)
 
 
-#: redis-py's connections -> ours.
-_OURS: dict[type, Any] = {
-    redis.Connection: _TCP,
-    redis.SSLConnection: _TLS,
-    redis.UnixDomainSocketConnection: _Unix,
-    redis.asyncio.Connection: _Async,
+#: redis-py's connections -> ours to servers, and to the primary of a service.
+_OURS: dict[type, tuple[Any, Any]] = {
+    redis.Connection: (_TCP, _TCPOfService),
+    redis.SSLConnection: (_TLS, _TLSOfService),
+    redis.UnixDomainSocketConnection: (_Unix, _Unix),
+    redis.asyncio.Connection: (_Async, _Async),
 }
 
 # -- clients --
@@ -217,7 +228,7 @@ def _use_ours(pool: Any, service: Service | None) -> bool:
     """Let a pool make connections of ours; return whether they are to a host."""
     ours = _OURS.get(pool.connection_class)
     if ours is not None:
-        pool.connection_class = ours
+        pool.connection_class = ours[service is not None]
     if service is not None:
         pool.connection_kwargs["service"] = service
     return ours is not None
