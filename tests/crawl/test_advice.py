@@ -34,13 +34,13 @@ async def test_claims_that_nothing_takes_over_under_scheduled_are_warned_about(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     crawled = make(BLOOM_REMEMBER="crawled")
-    make()
+    before = make()
     assert "are claimed" not in caplog.text
     for number in range(5):
         assert not crawled.request_seen(Request(f"https://example.com/{number}"))
-    make()
+    after = make()
     assert "5 requests are claimed" in caplog.text
-    await shut(crawled)
+    await shut(crawled, before, after)
 
 
 @in_loop
