@@ -43,6 +43,7 @@ def test_stats_count_verdicts_and_round_trips(
     make: Make, cache_size: int, round_trips: int
 ) -> None:
     """The cache saves a round trip."""
+    make(BLOOM_KEY="other").request_seen(Request(URL))  # the server has the script from then on
     dupefilter = make(BLOOM_CACHE_SIZE=cache_size)
     opening = dupefilter._crawl.server.filters.round_trips
     for url in (URL, URL, "https://example.com/b"):

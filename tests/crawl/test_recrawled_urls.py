@@ -102,7 +102,7 @@ def test_a_page_that_a_worker_crawls_now_is_left_to_it(lab: Lab) -> None:
         ({"meta": {"bloom_version": "2"}}, {"/b"}),
         ({"method": "POST"}, {"/a", "/b"}),  # another page
     ],
-    ids=["dont_filter", "window", "key", "version", "POST"],
+    ids=["unfiltered", "window", "key", "version", "method"],
 )
 def test_a_page_that_is_pending_under_another_name_is_left_alone(
     lab_of: LabOf, arguments: dict[str, Any], left: set[str]

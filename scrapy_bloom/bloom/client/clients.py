@@ -104,7 +104,7 @@ class _TLS(_Guarded, redis.SSLConnection):
 
 
 class _OfService(_Guarded):
-    """A connection to the primary of a service; others pay nothing for what it does at each call."""
+    """A connection to the primary of a service; others pay nothing for what it does per call."""
 
     def __init__(self, *, service: Service, **kwargs: Any) -> None:
         super().__init__(**kwargs)
