@@ -1,11 +1,12 @@
-"""The crawl's event loop does all: its threads, a loop that is blocked or closed, or none."""
+"""The crawl's event loop does all: its threads, one that is blocked, closed, idle, or none."""
 
 import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
-from support.odd_site import LabOf, tree
+from support.crawling import PLAIN_SCRAPY
+from support.odd_site import DENIED, LabOf, Reply, page, tree
 from support.outages import killed, stalled
 from support.polling import until
 from support.servers import Server
@@ -105,3 +106,44 @@ def test_what_is_queued_when_the_loop_is_closed_is_written(own_server: Server) -
     worker = asyncio.run(crawl())
     worker.dupefilter.close("finished")
     assert claimed(own_server) == 2
+
+
+# -- an idle spider --
+
+IDLE = """
+from support.odd_site import OddSpider
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
+
+class IdleSpider(OddSpider):
+    idles = 0
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self.on_idle, signals.spider_idle)
+        return self
+
+    def on_idle(self):
+        self.crawler.stats.inc_value("test/idles")
+        self.idles += 1
+        if self.idles <= 2:
+            url = f"{self.settings['SITE_URL']}/{self.idles}"
+            self.crawler.engine.crawl(Request(url, dont_filter=True))
+            raise DontCloseSpider
+"""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("start", [page(), page("/a", "/denied")], ids=["nothing", "links"])
+def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(
+    lab_of: LabOf, start: Reply, runs: int
+) -> None:
+    """Also in a second run, which finds the claim of what has failed: it is not due."""
+    lab = lab_of({"/": start, "/a": page(), "/1": page(), "/2": page(), "/denied": DENIED})
+    with lab.start(IDLE, **PLAIN_SCRAPY) as crawl:
+        assert crawl.wait()["test/idles"] == 3
+    for _ in range(runs):
+        done = lab.crawl(IDLE)
+    assert done.stats["test/idles"] == 3
+    assert done.stats["finish_reason"] == "finished"
