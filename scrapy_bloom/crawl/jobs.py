@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice, takewhile
@@ -100,6 +100,17 @@ def freeing_first(jobs: Iterable[Job]) -> tuple[list[Job], list[Job]]:
     return freeing, others
 
 
+def _holds(jobs: Iterable[Job]) -> list[Job]:
+    """Return the claims to hold of one filter before which nothing is done with their URLs."""
+    found, before = list[Job](), set[tuple[str, bytes]]()
+    for job in jobs:
+        is_first = (job.window, job.item) not in before
+        before.add((job.window, job.item))
+        if job.kind is JobKind.HOLD and is_first and job.window == (found or [job])[0].window:
+            found.append(job)
+    return found
+
+
 class JobQueue:
     """The jobs that wait, in their order.
 
@@ -123,14 +134,32 @@ class JobQueue:
         self.wake.set()
 
     def first_batch(self, most: int) -> list[Job]:
-        """Return the first jobs, as long as they are of one kind and for one filter."""
-        first = group(self._jobs[0])
-        return list(takewhile(lambda job: group(job) == first, islice(self._jobs, most)))
+        """Return the next jobs to apply together: of one kind, for one filter, of the first ones.
 
-    def take(self, count: int) -> list[Job]:
-        """Remove the first jobs, and return them."""
-        jobs = [self._jobs.popleft() for _ in range(count)]
-        self.length -= sum(len(job.request) for job in jobs)
+        Claims to hold come before all else that is done with other URLs. A worker with a shared
+        queue has one of them between any two pages that it confirms, and would do all one by one.
+        """
+        jobs = [*islice(self._jobs, most)]
+        first = group(jobs[0])
+        return _holds(jobs) or list(takewhile(lambda job: group(job) == first, jobs))
+
+    def take(self, batch: Collection[Job]) -> None:
+        """Remove jobs, which are among the first ones."""
+        left, passed = set(map(id, batch)), list[Job]()
+        while left:
+            job = self._jobs.popleft()
+            if id(job) in left:
+                left.remove(id(job))
+            else:
+                passed.append(job)
+        self._jobs.extendleft(reversed(passed))
+        self.length -= sum(len(job.request) for job in batch)
+
+    def take_all(self) -> list[Job]:
+        """Remove all jobs, and return them."""
+        jobs = [*self._jobs]
+        self._jobs.clear()
+        self.length = 0
         return jobs
 
     def put_back(self, jobs: Sequence[Job]) -> None:

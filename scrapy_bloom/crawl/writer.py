@@ -168,16 +168,16 @@ class Writer(Watcher):
                 logger.exception(
                     tagged("job-failed", "Bloom filter: %s cannot be applied"), jobs[0]
                 )
-                self._jobs.take(1)
+                self._jobs.take(jobs)
                 continue
             most -= len(jobs)
-            self._jobs.take(len(jobs))
+            self._jobs.take(jobs)
             self._has_replayed = True
             self._written(jobs, unrecorded)
 
     async def _free_memory(self) -> bool:
         """Apply the jobs that give memory back on a full server; return whether there were any."""
-        freeing, others = freeing_first(self._jobs.take(len(self._jobs)))
+        freeing, others = freeing_first(self._jobs.take_all())
         is_freed = False
         try:
             for _, jobs in groupby(freeing.copy(), group):

@@ -341,15 +341,16 @@ MUTANTS = (
     Mutant(
         "the writer drops a job",
         "crawl/writer.py",
-        "            self._jobs.take(len(jobs))\n",
-        "            self._jobs.take(min(len(jobs) + 1, len(self._jobs)))\n",
+        "            self._jobs.take(jobs)\n            self._has_replayed",
+        "            self._jobs.take([*self._jobs._jobs][: len(jobs) + 1])\n"
+        "            self._has_replayed",
         "calm",
     ),
     Mutant(
         "pages are confirmed before their links are claimed",
         "crawl/writer.py",
         "            jobs = self._jobs.first_batch(size)\n",
-        "            self._jobs.put_back(self._jobs.take(len(self._jobs))[::-1])\n"
+        "            self._jobs.put_back(self._jobs.take_all()[::-1])\n"
         "            jobs = self._jobs.first_batch(size)\n",
     ),
     Mutant(
@@ -363,7 +364,7 @@ MUTANTS = (
         "a round that fails is not repeated",
         "crawl/writer.py",
         "except BloomError:\n                raise\n",
-        "except BloomError:\n                self._jobs.take(len(jobs))\n                raise\n",
+        "except BloomError:\n                self._jobs.take(jobs)\n                raise\n",
         "lossy",
     ),
     Mutant(

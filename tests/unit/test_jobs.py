@@ -1,0 +1,48 @@
+"""The order of queued writes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue, group
+
+KINDS = (JobKind.HOLD, JobKind.CONFIRM, JobKind.RELEASE)
+jobs = st.builds(Job, st.sampled_from(KINDS), st.sampled_from("ab"), st.sampled_from([b"1", b"2"]))
+
+
+def batches(queue: JobQueue, most: int) -> list[list[Job]]:
+    """Take all batches of a queue."""
+    found = []
+    while queue:
+        found.append(queue.first_batch(most))
+        queue.take(found[-1])
+    return found
+
+
+def queue_of(*jobs: Job) -> JobQueue:
+    queue = JobQueue()
+    for job in jobs:
+        queue.put(job)
+    return queue
+
+
+def test_claims_that_pages_alternate_with_are_held_together() -> None:
+    held = [Job(JobKind.HOLD, "a", b"%d" % number) for number in range(9)]
+    crawled = [Job(JobKind.CONFIRM, "a", b"-%d" % number) for number in range(9)]
+    queue = queue_of(*(job for pair in zip(held, crawled, strict=True) for job in pair))
+    assert batches(queue, 100) == [held, crawled]
+
+
+@given(st.lists(jobs, max_size=12), st.integers(1, 12))
+def test_jobs_on_a_url_keep_their_order_and_batches_are_of_one_kind(
+    put: list[Job], most: int
+) -> None:
+    queue = queue_of(*put)
+    found = batches(queue, most)
+    assert all(len({group(job) for job in batch}) == 1 for batch in found)
+    taken = [job for batch in found for job in batch]
+    for place in {(job.window, job.item) for job in put}:
+        own = [[job for job in all_ if (job.window, job.item) == place] for all_ in (put, taken)]
+        assert own[0] == own[1]
+    others = [[job for job in all_ if job.kind is not JobKind.HOLD] for all_ in (put, taken)]
+    assert others[0] == others[1]
+    assert queue.length == 0
