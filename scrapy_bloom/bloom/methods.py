@@ -97,6 +97,8 @@ class FilterMethods(BaseFilter):
             TypeError: an item is neither str nor bytes; those before it may be recorded.
             StorageError: the server did not answer; items before may be recorded.
         """
+        if isinstance(items, AsyncIterable) and not self.is_async:
+            raise TypeError("items come from an async iterator: use AsyncBloomFilter")
         new = 0
         async for chunk in async_chunks(items):
             new += sum(await self._run(self._add(chunk)))

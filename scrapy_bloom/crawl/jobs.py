@@ -100,19 +100,21 @@ def freeing_first(jobs: Iterable[Job]) -> tuple[list[Job], list[Job]]:
     return freeing, others
 
 
-def _holds(jobs: Iterable[Job]) -> list[Job]:
+def _holds(jobs: Collection[Job]) -> list[Job]:
     """Return the claims to hold of one filter before which nothing is done with their URLs."""
-    found, before = list[Job](), set[tuple[str, bytes]]()
+    found, before, hold = list[Job](), set[tuple[str, bytes]](), JobKind.HOLD
+    if not any(job.kind is hold for job in jobs):
+        return found  # as most do: 500,000 jobs may wait
     for job in jobs:
         is_first = (job.window, job.item) not in before
         before.add((job.window, job.item))
-        if job.kind is JobKind.HOLD and is_first and job.window == (found or [job])[0].window:
+        if job.kind is hold and is_first and job.window == (found or [job])[0].window:
             found.append(job)
     return found
 
 
 class JobQueue:
-    """The jobs that wait, in their order.
+    """The jobs that wait: in their order for each URL, with claims to hold first.
 
     Attributes:
         wake: is set when there are any, or the writer has something else to do.

@@ -1,4 +1,4 @@
-"""Applies queued writes, in their order; reconnects after a failure, and replays what was missed.
+"""Applies queued writes; reconnects after a failure, and replays what was missed.
 
 One task of the crawl's event loop does it. Nothing else writes what is queued. The first job waits
 a moment for others, so that a page's are applied together. Where there is no asyncio, what is
@@ -152,7 +152,7 @@ class Writer(Watcher):
         """
         size = MAX_BATCH
         while self._jobs and most > 0 and not self._is_late():
-            jobs = self._jobs.first_batch(size)
+            jobs = self._jobs.first_batch(int(min(size, most)))
             try:
                 unrecorded = await self._applier.apply(jobs)
             except ServerFullError:

@@ -349,9 +349,9 @@ MUTANTS = (
     Mutant(
         "pages are confirmed before their links are claimed",
         "crawl/writer.py",
-        "            jobs = self._jobs.first_batch(size)\n",
+        "            jobs = self._jobs.first_batch(",
         "            self._jobs.put_back(self._jobs.take_all()[::-1])\n"
-        "            jobs = self._jobs.first_batch(size)\n",
+        "            jobs = self._jobs.first_batch(",
     ),
     Mutant(
         "two rounds of writes are under way at a time",

@@ -46,3 +46,11 @@ def test_jobs_on_a_url_keep_their_order_and_batches_are_of_one_kind(
     others = [[job for job in all_ if job.kind is not JobKind.HOLD] for all_ in (put, taken)]
     assert others[0] == others[1]
     assert queue.length == 0
+
+
+def test_claims_that_come_during_a_round_wait_for_the_next_one() -> None:
+    """The writer takes as many jobs as there were: else holds could keep all others waiting."""
+    queue = queue_of(Job(JobKind.HOLD, "a", b"1"), Job(JobKind.CONFIRM, "a", b"2"))
+    queue.take(queue.first_batch(2))
+    queue.put(Job(JobKind.HOLD, "a", b"3"))
+    assert queue.first_batch(1) == [Job(JobKind.CONFIRM, "a", b"2")]
