@@ -24,19 +24,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """An event loop.
 
     In each turn, the tasks that can go on do so in an order that the seed chooses. Callbacks of
-    ``call_soon`` keep their order, because asyncio promises it, and so do tasks that begin, because
-    ``create_task`` calls it: handlers of one signal are called in the order of their connection.
+    ``call_soon`` keep their order: asyncio promises it.
 
     Args:
         world: the world.
+        begins_in_order: whether tasks that begin keep theirs, too, as asyncio's do: then handlers
+            of one signal are called in the order of their connection. Any order finds more bugs.
     """
 
     _ready: deque[Any]
     _scheduled: list[Any]
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, begins_in_order: bool = False) -> None:
         super().__init__()
-        self._world = world
+        self._world, self._begins_in_order = world, begins_in_order
         self._selector = self  # see ``select``
         self._clock_resolution = 1e-6
         self._has_ready = self._ready.__len__
@@ -70,7 +71,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _shuffle(self) -> None:
         handles = [*self._ready]
-        places = [number for number, handle in enumerate(handles) if _is_of_task(handle)]
+        places = [number for number, handle in enumerate(handles) if self._is_shuffled(handle)]
         if len(places) < 2:
             return
         shuffled = [handles[number] for number in places]
@@ -79,6 +80,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handles[number] = handle
         self._ready.clear()
         self._ready.extend(handles)
+
+    def _is_shuffled(self, handle: asyncio.Handle) -> bool:
+        """Whether a handle is the step of a task that may come before those of others."""
+        task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+        if not isinstance(task, asyncio.Task):
+            return False
+        coroutine = task.get_coro()  # or what closes an asynchronous generator
+        begins = iscoroutine(coroutine) and getcoroutinestate(coroutine) == CORO_CREATED
+        return not (begins and self._begins_in_order)
 
     # -- its end --
 
@@ -141,12 +151,3 @@ def _running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 def _always() -> bool:
     return True
-
-
-def _is_of_task(handle: asyncio.Handle) -> bool:
-    """Whether a handle goes on with a task that has begun."""
-    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
-    if not isinstance(task, asyncio.Task):
-        return False
-    coroutine = task.get_coro()  # or what closes an asynchronous generator
-    return not (iscoroutine(coroutine) and getcoroutinestate(coroutine) == CORO_CREATED)

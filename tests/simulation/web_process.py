@@ -134,7 +134,7 @@ class WebCrawl(Crawl):
 
     def make_loop(self) -> SimulatedLoop:
         """Return its event loop."""
-        asyncio.set_event_loop(loop := SimulatedLoop(self.world))
+        asyncio.set_event_loop(loop := SimulatedLoop(self.world, begins_in_order=True))
         self._task.loop = loop
         return loop
 
