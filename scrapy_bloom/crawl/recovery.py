@@ -43,6 +43,8 @@ FEW = 3
 LOOK_SECONDS = 600.0
 #: Seconds until the crawl is asked again whether it has room for more requests.
 ROOM_SECONDS = 0.5
+#: Seconds until an idle crawl looks again whether all is written.
+WRITE_SECONDS = 0.01
 
 
 class Recovery(Watcher):
@@ -207,6 +209,10 @@ class Recovery(Watcher):
 
     async def _look(self, idle: int | None) -> None:
         """Look at all claims; take over those that are free, and put their requests back."""
+        # Until all is written, claims of what came out of a queue look as if they were left there.
+        while idle is not None and self._jobs and self._server.is_up:
+            await asyncio.sleep(WRITE_SECONDS)
+            await self._keep_alive()
         await self._heartbeats.read_changed()
         self._must_look, self._next_look = False, self._clock() + LOOK_SECONDS
         self._is_looking = True
