@@ -76,12 +76,13 @@ class Method(Generic[P, T]):
 
 
 def complete(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that never waits."""
+    """Return the result of a coroutine that never waits, because what it awaits blocks."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
         result: T = stop.value
         return result
+    coroutine.close()
     raise RuntimeError(f"{coroutine} waits for something")
 
 

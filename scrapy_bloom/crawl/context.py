@@ -4,9 +4,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from scrapy_bloom.bloom.errors import NotReadyError, tagged
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
@@ -118,17 +118,6 @@ def has_asyncio() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def finish_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, because what it awaits blocks; return its result."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    coroutine.close()
-    raise AssertionError("it waits")
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:

@@ -8,13 +8,14 @@ from typing import Any
 
 from scrapy.crawler import Crawler
 
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.bloom.model.generations import forgotten_before
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.crawl import advice, workers
 from scrapy_bloom.crawl.apply_jobs import JobApplier
 from scrapy_bloom.crawl.claims import Claims
-from scrapy_bloom.crawl.context import Context, Opening, finish_now, has_asyncio
+from scrapy_bloom.crawl.context import Context, Opening, has_asyncio
 from scrapy_bloom.crawl.decider import Decider
 from scrapy_bloom.crawl.delivery import Delivery
 from scrapy_bloom.crawl.engine_hooks import EngineAdapter
@@ -81,7 +82,7 @@ class Crawl:
         """
 
         def run(begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            opening.run(lambda: finish_now(begin()))
+            opening.run(lambda: complete(begin()))
 
         filters = self.server.filters
         for window, bloom in filters.by_window.items():
@@ -174,7 +175,7 @@ class Crawl:
         self._tasks.clear()
         self._writer.leave_loop()
         self.server.leave_loop()
-        finish_now(self.aclose())
+        complete(self.aclose())
 
 
 # -- opening --
@@ -302,7 +303,7 @@ class _Opener:
             if self._spider is not None and self._settings.ledger:
                 tag, digest = workers.tag(self._spider.name), self._settings.windows.digest
                 rules = LedgerRules(Server(filters), tag, digest)
-                ledgers = self._run(lambda: finish_now(rules.unread(Server(others), left)))
+                ledgers = self._run(lambda: complete(rules.unread(Server(others), left)))
         finally:
             others.close()
         return {window: counts[window] for window in left if counts[window]}, ledgers

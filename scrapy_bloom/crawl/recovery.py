@@ -210,7 +210,7 @@ class Recovery(Watcher):
     async def _look(self, idle: int | None) -> None:
         """Look at all claims; take over those that are free, and put their requests back."""
         # Until all is written, claims of what came out of a queue look as if they were left there.
-        while idle is not None and self._jobs and self._server.is_up:
+        while idle is not None and idle == self._idle and self._jobs and self._server.is_up:
             await asyncio.sleep(WRITE_SECONDS)
             await self._keep_alive()
         await self._heartbeats.read_changed()

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from math import inf
 
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError, slots_of, tagged
 from scrapy_bloom.crawl.apply_jobs import JobApplier
-from scrapy_bloom.crawl.context import Context, finish_now, wait_for
+from scrapy_bloom.crawl.context import Context, wait_for
 from scrapy_bloom.crawl.jobs import REPLAYED, Job, freeing_first, group
 from scrapy_bloom.crawl.server import Watcher
 from scrapy_bloom.settings import CLOSE
@@ -84,7 +85,7 @@ class Writer(Watcher):
         """Apply what is queued, blocking, for so many seconds; in an outage, if it is time to."""
         if self._jobs and self._clock() >= self._retry_at:
             self._deadline = self._clock() + seconds
-            finish_now(self._round(inf))
+            complete(self._round(inf))
 
     async def finish(self, seconds: float) -> int:
         """Apply what is queued, for so many seconds; return the number of jobs left."""

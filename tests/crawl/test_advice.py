@@ -9,8 +9,8 @@ from support.dupefilters import Make, UrlFingerprinter, shut, stats
 from support.loops import in_loop
 
 from scrapy_bloom import BloomFilter, FilterMismatchError
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.model.generations import Config
-from scrapy_bloom.crawl.context import finish_now
 
 
 @in_loop
@@ -158,7 +158,7 @@ def test_a_worker_that_connects_again_undoes_no_settings(make: Make, client: red
     worker = make(BLOOM_RECRAWL_AFTER="2 months", BLOOM_CAPACITY=500)
     make(BLOOM_RECRAWL_AFTER="6 months")
     assert worker._crawl is not None
-    finish_now(worker._crawl.server.reopen())
+    complete(worker._crawl.server.reopen())
     found = BloomFilter(client, "shop:bloom").look()
     assert found is not None
     config = found.rings[0].config

@@ -13,9 +13,10 @@ from scrapy.settings import Settings
 from support.loops import eventually, in_loop
 
 from scrapy_bloom import StorageError
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl import writer as writing
-from scrapy_bloom.crawl.context import Context, Runtime, finish_now
+from scrapy_bloom.crawl.context import Context, Runtime
 from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue
 from scrapy_bloom.crawl.server import Filters, Server
 from scrapy_bloom.crawl.writer import Writer
@@ -150,7 +151,7 @@ def test_without_asyncio_jobs_are_applied_when_the_crawl_asks_for_it(memory: Mem
         memory.writer.write_now(TIMEOUT)
     assert memory.calls + memory.attempts < 10, "an attempt that fails blocks"
     memory.error = None
-    assert finish_now(memory.writer.finish(TIMEOUT)) == 0
+    assert complete(memory.writer.finish(TIMEOUT)) == 0
     assert memory.late == items(3)
 
 

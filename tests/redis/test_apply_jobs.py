@@ -8,6 +8,7 @@ import redis
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.model.hashing import field_of
@@ -15,7 +16,7 @@ from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 from scrapy_bloom.crawl import apply_jobs
 from scrapy_bloom.crawl.apply_jobs import JobApplier
-from scrapy_bloom.crawl.context import Context, Runtime, finish_now
+from scrapy_bloom.crawl.context import Context, Runtime
 from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.server import Filters, Server
@@ -34,7 +35,7 @@ class Worker:
         self._client = client
         self.bloom = BloomFilter(client, "k", **{"capacity": 1_000, "blocks": 1, **options})
         self.server = Server(Filters({"default": self.bloom}, Connection(client, "")))
-        self.server.identify(finish_now(self.server.ask_id()))
+        self.server.identify(complete(self.server.ask_id()))
         settings = BloomSettings.from_scrapy(Settings(), "shop")
         here: Any = None  # nothing is reported
         context = Context(settings, here, here, Runtime(), self.server, LocalState(0, 1.0))
@@ -53,7 +54,7 @@ class Worker:
         request = "{}" * (kind is JobKind.CLAIM)
         job = Job(kind, "default", item, request, page=field_of(page) if page else "")
         job = replace(job, waiting=(field_of(waiting),) if waiting else ())
-        return finish_now(self._applier.apply([job]))
+        return complete(self._applier.apply([job]))
 
     def owner(self, item: bytes) -> str:
         """Return the owner of a claim."""
