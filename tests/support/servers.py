@@ -132,6 +132,8 @@ def start_cluster(binary: str, *options: str, count: int = NODES) -> Iterator[li
             first, last = SLOTS * number // count, SLOTS * (number + 1) // count - 1
             with server.client() as client:
                 client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                # Nodes of equal epochs settle it by raising one's: it would take moved slots back.
+                client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
                 client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
         wait_for_cluster(servers)
         yield servers
