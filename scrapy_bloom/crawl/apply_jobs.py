@@ -92,8 +92,10 @@ class JobApplier:
                 add_failed = partial(ledger_protocol.add_failed, items=items, kept=kept)
                 tries = self._retry.attempts
                 await run(partial(add_failed, tries=tries, owners=self._owners))
-            hides = kind is JobKind.FAIL
-            await run(self._release_mine(items, self._retry, reasons, hides=hides))
+            fail = partial(self._release_mine, retry=self._retry, hides=kind is JobKind.FAIL)
+            if await run(fail(items, reasons=reasons)) < len(items):
+                lost = await self._claim_again(run, [job for job in jobs if job.request], nonce)
+                await run(fail(lost, reasons=reasons))
         elif kind is JobKind.RELEASE:
             await self._release(run, items)
         elif kind is JobKind.REPEAT:
@@ -108,6 +110,17 @@ class JobApplier:
         for job, verdict in zip(jobs, verdicts, strict=True):
             if verdict is Verdict.OTHERS_UNKEPT or verdict in UNKEPT_ELSEWHERE:
                 self._doubtful.add(job.page)
+
+    async def _claim_again(self, run: Run, jobs: Sequence[Job], nonce: str) -> list[bytes]:
+        """Claim the requests of failed pages whose claims are lost; return their items.
+
+        Another server may have taken over without them; and the pages that yield them, which are
+        crawled again for that, take them for known as long as they are under way here.
+        """
+        items, requests = [job.item for job in jobs], [job.request for job in jobs]
+        claim = partial(claim_protocol.claim, items=items, requests=requests, owner=self._worker)
+        verdicts = await run(partial(claim, nonce=nonce)) if jobs else []
+        return [item for item, one in zip(items, verdicts, strict=True) if one is Verdict.NEW]
 
     async def _release(self, run: Run, items: Sequence[bytes], *, server: str = "") -> None:
         for owner in self._owners:  # not of a worker that has taken them over

@@ -77,7 +77,9 @@ class Claims:
         self._claim = partial(claim, owner=owner, cooldown=cooldown)
         self._max_length = settings.pending_memory // 4
         self.settler = ClaimSettler(context, ledgers)
-        self.tracker = ClaimTracker(context, self.settler, queue, identity.key, self.let_pass)
+        self.tracker = ClaimTracker(
+            context, self.settler, queue, identity.key, self.let_pass, self._text_of
+        )
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
         own = () if queue.is_shared else (Verdict.NEW, Verdict.UNKEPT)
         self.certain = frozenset((Verdict.SEEN, *own))
@@ -214,6 +216,17 @@ class Claims:
             self.tracker.attach_claim(request, key, 0)
         else:
             request.meta[META] = {name: 0}
+        text = self._text_of(request)
+        # Other workers settle the claims of a shared queue.
+        length = self._jobs.length if self._is_shared else self.settler.length
+        if text and self._max_length and length + len(text) > self._max_length:
+            self.tracker.not_kept(NO_ROOM)
+            return ""
+        request.meta[META][name] = len(text)
+        return text
+
+    def _text_of(self, request: Request) -> str:
+        """Return a request as JSON, "" if it cannot be stored."""
         if not self._settings.keep_headers and request_codec.has_credentials(request):
             self.tracker.not_kept(
                 f"{shown(request)} has cookies, credentials or a proxy, and BLOOM_KEEP_HEADERS is "
@@ -221,17 +234,10 @@ class Claims:
             )
             return ""
         try:
-            text = request_codec.dump(request, self.spider)
+            return request_codec.dump(request, self.spider)
         except request_codec.NotKeepableError as error:
             self.tracker.not_kept(f"{shown(request)} cannot be written as JSON: {error}")
             return ""
-        # Other workers settle the claims of a shared queue.
-        length = self._jobs.length if self._is_shared else self.settler.length
-        if self._max_length and length + len(text) > self._max_length:
-            self.tracker.not_kept(NO_ROOM)
-            return ""
-        request.meta[META][name] = len(text)
-        return text
 
 
 def _page_of(request: Request, tracker: ClaimTracker) -> str:

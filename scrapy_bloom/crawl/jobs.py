@@ -56,7 +56,7 @@ class Job:
         kind: what is done.
         window: the filter's window.
         item: the fingerprint; for DROP, the claim's field.
-        request: the request as JSON, for CLAIM and KEEP.
+        request: the request as JSON, for CLAIM, KEEP, and FAIL if it is stored.
         block: the claim's block, for DROP.
         epoch: the epoch in which the page began to yield, for CONFIRM and DONE.
         is_last: whether all jobs before it come first: claims on the page's links.

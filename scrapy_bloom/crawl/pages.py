@@ -53,6 +53,7 @@ class InFlightRequest:
         held: how many feeds and pipelines have items of it that are not safe, see ``delivery.py``.
         instead: how it is settled instead of being recorded, because it has to yield one of these
             again: LATER if that request failed, REPEAT if it was lost; None for neither.
+        text: the request as JSON, if it failed.
         reason: why it failed, is missing, or is crawled again.
         is_given_up: whether its claims stay as they are, for the next run.
         has_item: whether it has yielded an item, or counts as if it had.
@@ -71,6 +72,7 @@ class InFlightRequest:
     unkept: int = 0
     held: int = 0
     instead: JobKind | None = None
+    text: str = ""
     reason: str = ""
     is_given_up: bool = False
     has_item: bool = False
@@ -275,6 +277,7 @@ class ClaimSettler:
         if page is not None:
             job = replace(
                 job,
+                request=page.text if length and claim == page.claim else "",
                 reason=page.reason,
                 epoch=page.epoch,
                 is_last=page.has_queued,

@@ -76,6 +76,7 @@ class ClaimTracker:
         queue: of the crawl; claims in it may be another worker's.
         key_of: identifies a request.
         keep_once: stores a request that is neither tested nor recorded.
+        text_of: returns a request as it is stored with its claim; "" if it cannot be stored.
 
     Attributes:
         offer: the request that the scheduler is being offered.
@@ -91,13 +92,14 @@ class ClaimTracker:
         queue: Queue,
         key_of: Callable[[Request], Key],
         keep_once: Callable[[Request], None],
+        text_of: Callable[[Request], str],
     ) -> None:
         self._report, self._server, self._settler = context.report, context.server, settler
         self._windows = tuple(context.server.filters.by_window)
         self._crawled_statuses = context.settings.crawled_statuses
         self._only_items = context.settings.remember == ITEMS
         self._may_be_others = bool(queue.name)
-        self._key_of, self._keep_once = key_of, keep_once
+        self._key_of, self._keep_once, self._text_of = key_of, keep_once, text_of
         self.handed_out_count = 0
         self.offer = Offer()
         self.restored: Request | None = None
@@ -270,7 +272,7 @@ class ClaimTracker:
         if flight.times:
             return
         del self._in_flight[request]
-        flight.yielded_with = NO_PARTS  # 100,000 pages may wait
+        yielded_with, flight.yielded_with = flight.yielded_with, NO_PARTS  # 100,000 pages may wait
         kind = self._outcome(flight, result)
         if kind is None or flight.is_given_up:
             return  # the claims stay for the next run
@@ -280,6 +282,11 @@ class ClaimTracker:
         if kind is JobKind.FAIL or is_missing:
             described = failures.describe(request, result, flight.error)
             flight.reason = flight.item_error or described
+        if kind is JobKind.FAIL:
+            stored = request.copy()
+            note_set_later(stored, PartNames.of(request).without(yielded_with))
+            set_claims(stored, dict.fromkeys(flight.claims, 0))
+            flight.text = self._text_of(stored)
         if kind is JobKind.CONFIRM and self._only_items:
             # A page that is not there lists nothing: it counts as if it had an item.
             self._judge_items(flight, request, default=flight.has_item or is_missing)

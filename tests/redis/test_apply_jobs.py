@@ -51,16 +51,19 @@ class Worker:
         self, kind: JobKind, item: bytes, page: bytes = b"", waiting: bytes = b""
     ) -> list[bytes]:
         """Apply one job, of a request that a page has yielded; return what was not recorded."""
-        request = "{}" * (kind is JobKind.CLAIM)
+        request = "{}" * (kind in (JobKind.CLAIM, JobKind.FAIL))
         job = Job(kind, "default", item, request, page=field_of(page) if page else "")
         job = replace(job, waiting=(field_of(waiting),) if waiting else ())
         return complete(self._applier.apply([job]))
 
+    def stored(self, item: bytes) -> str:
+        """Return a claim as it is stored; "" for none."""
+        claim = self._client.hget("{k:0}:claims", field_of(item))
+        return claim.decode() if isinstance(claim, bytes) else ""
+
     def owner(self, item: bytes) -> str:
         """Return the owner of a claim."""
-        claim = self._client.hget("{k:0}:claims", field_of(item))
-        assert isinstance(claim, bytes)
-        return claim.split()[0].decode()
+        return self.stored(item).split()[0]
 
 
 @pytest.fixture
@@ -91,6 +94,17 @@ def test_so_is_a_page_that_has_waited_for_that_one(worker: Worker) -> None:
     worker.apply(JobKind.CONFIRM, SECOND, waiting=THIRD)
     worker.apply(JobKind.CONFIRM, THIRD)
     assert worker.bloom.contains([SECOND, THIRD]) == [False, False]
+
+
+def test_a_failed_page_whose_claim_is_lost_is_tried_again(worker: Worker) -> None:
+    """Another server has taken over without it. Not one that is crawled, or another worker's."""
+    worker.bloom.add(SECOND)
+    worker.claim(THIRD, THEIRS)
+    for item in (FIRST, SECOND, THIRD):
+        worker.apply(JobKind.FAIL, item)
+    assert worker.stored(FIRST).startswith("-theshop ")
+    assert worker.stored(FIRST).endswith(" 1 {}")
+    assert (worker.stored(SECOND), worker.owner(THIRD)) == ("", THEIRS)
 
 
 # -- versions --
