@@ -78,7 +78,9 @@ class Claims:
         self._max_length = settings.pending_memory // 4
         self.settler = ClaimSettler(context, ledgers)
         self.tracker = ClaimTracker(
-            context, self.settler, queue, identity.key, self.let_pass, self._text_of
+            *(context, self.settler, queue, identity.key),
+            keep_once=self.let_pass,
+            text_of=self._text_of,
         )
         # Other workers may end the claims of a shared queue at any time. MINE may be about to end.
         own = () if queue.is_shared else (Verdict.NEW, Verdict.UNKEPT)

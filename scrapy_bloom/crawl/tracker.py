@@ -91,6 +91,7 @@ class ClaimTracker:
         settler: ClaimSettler,
         queue: Queue,
         key_of: Callable[[Request], Key],
+        *,
         keep_once: Callable[[Request], None],
         text_of: Callable[[Request], str],
     ) -> None:

@@ -16,6 +16,7 @@ from scrapy.cmdline import execute
 from scrapy.settings import Settings
 from scrapy.utils import log
 from support.cli import KEY, Call, Done, Shop
+from support.polling import PATIENCE
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
@@ -88,9 +89,9 @@ def shop(call: Call, server: Server) -> Call:
     """In the project of one spider, on the server."""
 
     def in_shop(*arguments: str, **settings: Any) -> Done:
-        return call(
-            *arguments, **{"spiders": (Shop,), "BLOOM_REDIS_URL": server.unix_url, **settings}
-        )
+        # On a busy machine, the server may not answer within the usual time.
+        project = {"BLOOM_REDIS_URL": server.unix_url, "BLOOM_TIMEOUT": PATIENCE, **settings}
+        return call(*arguments, **{"spiders": (Shop,), **project})
 
     return in_shop
 
