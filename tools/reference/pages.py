@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools.reference import commands, keys, scripts, settings, stats
+from tools.reference import commands, keys, settings, stats
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
@@ -13,5 +13,4 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "stats": stats.page,
     "commands": commands.page,
     "keys": keys.page,
-    "scripts": scripts.page,
 }
