@@ -50,16 +50,11 @@ COLUMNS = (
     "of in-memory",
     "CPU s",
     "of in-memory",
-    "pages",
-    "scheduled",
     "same",
     "trips/page",
     "calls/page",
-    "trips/link",
     "blocked ms",
-    "fingerprints",
     "RSS MB",
-    "grows",
 )
 SHARE_COLUMNS = ("", "seconds", "dedupe's share", *COLUMNS[3:4], "dedupe's share", *COLUMNS[5:])
 
@@ -151,9 +146,8 @@ NOTES = (
         "`CPU s` is the CPU time of the crawling process; `of in-memory` the median ratio to the "
         "crawl in memory of the same turn. `same`: whether the same pages were fetched as in "
         "memory. `trips` are round trips to the server, `calls` scripts or commands. `blocked ms` "
-        "is the time for which the dupefilter kept the reactor's thread, `fingerprints` the part "
-        "of it in Scrapy's fingerprinter. `grows` is what `RSS` had more at the end than after a "
-        "quarter of the pages. Crawl, site, server and delay share two cores."
+        "is the time for which the dupefilter kept the reactor's thread. Crawl, site, server and "
+        "delay share two cores."
     ),
 )
 SHARE_NOTES = (
@@ -172,28 +166,20 @@ class Crawl:
         seconds: from its opening to its closing.
         cpu: seconds of CPU time of the crawling process.
         pages: pages fetched.
-        links: requests that were tested, duplicates and others.
-        scheduled: those that passed it.
         trips: round trips to the server for the dupefilter's sake.
         calls: scripts and commands in them.
         blocked: seconds for which the dupefilter kept the reactor's thread.
-        fingerprints: seconds of it, or of the scheduler's, that fingerprints took.
         memory: the most bytes that the process took.
-        growth: bytes it took more at the end than after a quarter of the pages.
         digests: of the pages that were scheduled, of those that were fetched, and the items.
     """
 
     seconds: float
     cpu: float
     pages: int
-    links: int
-    scheduled: int
     trips: int
     calls: int
     blocked: float
-    fingerprints: float
     memory: int
-    growth: int
     digests: tuple[str, str, int]
 
 
@@ -441,20 +427,14 @@ def _crawl(contestant: Contestant, given: dict[str, Any], server: Server, redis_
         stats = run_crawler(contestant.name, {**given, "settings": settings})
         called = Work.of(client).calls
     commands = sum(called[name] for name in contestant.commands)
-    scheduled = stats.get("scheduler/enqueued", stats.get("scheduler/enqueued/redis", 0))
     return Crawl(
         stats["elapsed_time_seconds"],
         stats["cpu"],
         stats["response_received_count"],
-        # Peers under Scrapy's scheduler count no duplicates; ours may not be asked about all.
-        max(stats["asked"], scheduled + stats.get("dupefilter/filtered", 0)),
-        scheduled,
         commands + sum(stats.get(name, 0) for name in OUR_TRIPS),
         commands or sum(called[name] for name in SCRIPTS),
         stats["blocked"],
-        stats["fingerprints"],
         stats["peak_memory"],
-        stats["memory"] - stats["memory_before"],
         (stats["scheduled"], stats["fetched"], stats.get("item_scraped_count", 0)),
     )
 
@@ -510,16 +490,11 @@ def _row(group: Group, contestant: Contestant, compared: Sequence[str]) -> list[
         compared[0],
         f"{crawl.cpu:.2f}",
         compared[1],
-        f"{crawl.pages:,}",
-        f"{crawl.scheduled:,}",
         "yes" if group.is_same(contestant) else "NO",
         f"{crawl.trips / crawl.pages:.2f}",
         f"{crawl.calls / crawl.pages:.2f}",
-        f"{crawl.trips / crawl.links:.3f}",
         f"{crawl.blocked * 1e3:,.0f}",
-        f"{crawl.fingerprints * 1e3:,.0f}",
         f"{crawl.memory / 1e6:.0f}",
-        f"{crawl.growth / 1e6:.1f}",
     ]
 
 

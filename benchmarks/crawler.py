@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler, CrawlerProcess
 from scrapy.http import HtmlResponse, Response
-from scrapy.utils.request import RequestFingerprinter
 from w3lib.url import canonicalize_url
 
-from benchmarks.rss import memory, peak_memory
+from benchmarks.rss import peak_memory
 from benchmarks.stopwatch import Stopwatch
 
 #: Stats that are printed; all that begin with ``bloom/`` too.
@@ -26,9 +25,6 @@ STATS = (
     "elapsed_time_seconds",
     "response_received_count",
     "item_scraped_count",
-    "dupefilter/filtered",
-    "scheduler/enqueued",
-    "scheduler/enqueued/redis",
     "log_count/ERROR",
     "finish_reason",
 )
@@ -40,8 +36,6 @@ SETTINGS = {
     "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
     "DOWNLOAD_DELAY": 0,
 }
-#: Pages between two looks at the memory.
-SAMPLE = 20
 
 #: What is followed; Scrapy makes no request for a mail address.
 LINKS = "a[href]:not([href^='mailto:'])"
@@ -76,17 +70,12 @@ class Watch:
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
-        #: Requests that the dupefilter was asked about.
-        self.asked = 0
-        self._dedupe, self._fingerprints = Stopwatch(), Stopwatch()
+        self._dedupe = Stopwatch()
         #: CPU seconds of the process when the spider was opened, and those of the crawl.
         self._cpu_before = self._cpu = 0.0
         #: Pages, without the site's address, in the order in which they came.
         self._scheduled: list[str] = []
         self._fetched: list[str] = []
-        #: Bytes of memory, each time that some more pages have come.
-        self._memory: list[int] = []
-        self._time(RequestFingerprinter, "fingerprint")
         crawler.signals.connect(self._on_spider_opened, signals.spider_opened)
         crawler.signals.connect(self._on_spider_closed, signals.spider_closed)
         crawler.signals.connect(self._on_response, signals.response_received)
@@ -98,30 +87,17 @@ class Watch:
         told = {name: value for name, value in stats.items() if name.startswith("bloom/")}
         told |= {name: stats[name] for name in STATS if name in stats}
         return told | {
-            "asked": self.asked,
             "blocked": self._dedupe.seconds,
-            "fingerprints": self._fingerprints.seconds,
-            "memory": memory(),
-            "memory_before": self._memory[len(self._memory) // 4] if self._memory else memory(),
             "peak_memory": peak_memory(),
             "cpu": self._cpu,
             "scheduled": _digest(self._scheduled),
             "fetched": _digest(self._fetched),
         }
 
-    def _time(self, owner: Any, name: str) -> None:
-        setattr(owner, name, self._fingerprints.function(getattr(owner, name)))
-
     def _on_spider_opened(self) -> None:
         assert self.crawler.engine
         scheduler: Any = self.crawler.engine.scheduler
-        if hasattr(scheduler.df, "request_fingerprint"):  # scrapy-redis has one of its own
-            self._time(scheduler.df, "request_fingerprint")
-        seen, enqueue = scheduler.df.request_seen, scheduler.enqueue_request
-
-        def request_seen(request: Request) -> bool:
-            self.asked += 1
-            return bool(seen(request))
+        enqueue = scheduler.enqueue_request
 
         def enqueue_request(request: Request) -> bool:
             is_scheduled = bool(enqueue(request))
@@ -129,7 +105,7 @@ class Watch:
                 self._scheduled.append(_page(request.url))
             return is_scheduled
 
-        scheduler.df.request_seen = self._dedupe.function(request_seen)
+        scheduler.df.request_seen = self._dedupe.function(scheduler.df.request_seen)
         scheduler.enqueue_request = enqueue_request
         if "scrapy_bloom" in str(self.crawler.settings["DUPEFILTER_CLASS"]):
             _time_ours(self._dedupe)
@@ -140,8 +116,6 @@ class Watch:
 
     def _on_response(self, response: Response) -> None:
         self._fetched.append(_page(response.url))
-        if len(self._fetched) % SAMPLE == 0:
-            self._memory.append(memory())
 
 
 def _time_ours(stopwatch: Stopwatch) -> None:
