@@ -1,6 +1,7 @@
 """Fixtures: one real server of a kind per process, an empty database per test."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,6 +42,12 @@ def pytest_sessionstart() -> None:
     """A missing server is for the user to know, and an error in CI."""
     if MISSING and os.environ.get("CI"):
         raise pytest.UsageError(f"no {' and no '.join(MISSING)} server on this machine")
+
+
+def pytest_sessionfinish() -> None:
+    """The reactor was not run, so nothing else closes its event loop."""
+    reactor: Any = sys.modules["twisted.internet.reactor"]
+    reactor._asyncioEventloop.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
