@@ -7,28 +7,23 @@ extra ``metrics`` only.
 """
 
 import logging
-import socket
-import socketserver
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from socketserver import ThreadingMixIn
-from threading import Thread
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from scrapy_bloom.bloom.errors import ConfigurationError, tagged
 from scrapy_bloom.settings import DEFAULT
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "scrapy_bloom_"
-#: Seconds that a client may be silent, and between two looks whether the page is to close.
-CLIENT_SECONDS, LOOK_SECONDS = 10, 0.1
 
 
 class Kind(Enum):
@@ -219,31 +214,6 @@ def _samples(
             yield {"spider": spider} | ({} if is_main else {"window": window}), value
 
 
-class _Handler(WSGIRequestHandler):
-    """Answers a client, and gives up a silent one."""
-
-    timeout = CLIENT_SECONDS
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing: it would be a line for each look of a Prometheus."""
-
-
-class _Listener(ThreadingMixIn, WSGIServer):
-    """Answers each client in a thread."""
-
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        """Listen; the standard library's looks its own name up, which may take seconds."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
-
-
 class MetricsServer:
     """Serves the stats of a crawl over HTTP, in threads of its own.
 
@@ -256,7 +226,7 @@ class MetricsServer:
         self, address: tuple[str, int] | None, read: Callable[[], Iterable["Metric"]]
     ) -> None:
         self._address, self._read = address, read
-        self._server: _Listener | None = None
+        self._server: WSGIServer | None = None
 
     def open(self) -> None:
         """Listen, and log where. If that fails, there is a warning, and the crawl goes on."""
@@ -264,16 +234,14 @@ class MetricsServer:
             return
         host, number = self._address
         try:
-            from prometheus_client import make_wsgi_app  # noqa: PLC0415 - see above
+            from prometheus_client import start_http_server  # noqa: PLC0415 - see above
 
-            self._server = _Listener((host, number))
+            self._server, _ = start_http_server(number, host, registry(self._read))
         except ImportError:
             self._warn('it needs prometheus_client: pip install "scrapy-bloom[metrics]"')
         except OSError as error:
             self._warn(f"{error}: choose another port, or 0 for any free one, which the log names")
         else:
-            self._server.set_app(make_wsgi_app(registry(self._read)))
-            Thread(target=self._server.serve_forever, args=(LOOK_SECONDS,), daemon=True).start()
             real = self._server.server_port
             logger.info("Bloom filter: metrics at http://%s/metrics", at(host, real))
 
