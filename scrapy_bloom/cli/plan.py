@@ -5,20 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scrapy_bloom.bloom.errors import ConfigurationError, in_words
-from scrapy_bloom.bloom.model.forecast import Forecast, Load, Site, capacity_for, for_site, forecast
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.forecast import Forecast, Load, capacity_for, forecast, urls_in_all
 from scrapy_bloom.bloom.model.header import WRITE_NEWEST
-from scrapy_bloom.bloom.model.ledger import CHUNK_ENTRIES
 from scrapy_bloom.bloom.options import DEFAULTS, OPTIONS, FilterOptions
 from scrapy_bloom.bloom.validators import MAX_CAPACITY, whole_number
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.output import Column, size, to_json, two_digits
 from scrapy_bloom.cli.session import CommandSession, option, subcommand
-from scrapy_bloom.settings import FILTER_SETTINGS, LIBRARY_ONLY, WORDS
+from scrapy_bloom.settings import FILTER_SETTINGS, LIBRARY_ONLY
 
-#: Bytes that the ledger takes for a page, and for one whose request is not packed yet, about:
-#: measured in decision 050.
-LEDGER_BYTES, ENTRY_BYTES = 30, 300
 #: Options that ``plan`` takes: settings that say how large a filter is, and those of the library.
 PLAN_OPTIONS = {
     setting: OPTIONS[name].help
@@ -60,13 +56,17 @@ def plan(session: CommandSession) -> None:
         wanted = replace(wanted, capacity=capacity)
     header, config = wanted.new_header(), wanted.config(DEFAULTS)
     result = forecast(header, config)
-    result = replace(result, recrawl=in_words(result.recrawl, WORDS))
     document: dict[str, Any] = to_json(result)
     text = as_text(result)
     if site is not None:
-        of_site = for_site(*site, header, config)
-        document["site"] = to_json(of_site)
-        text = f"{_site_as_text(of_site, result)}\n\n{text}"
+        urls, new_a_month = site
+        in_all = urls_in_all(*site, config.schedule)
+        document["site"] = {"urls": urls, "new_a_month": new_a_month, "in_all": in_all}
+        facts = {
+            "URLs in all": f"{in_all:,} in {config.window or 'a year'}",
+            "set": f"BLOOM_CAPACITY = {config.capacity:_} (URLs a generation)",
+        }
+        text = f"{output.under('For this site', facts)}\n\n{text}"
     session.report(document, text)
 
 
@@ -96,64 +96,18 @@ def as_text(f: Forecast) -> str:
         "window": output.window_and_period(f.window, f.period, f.ring),
         "a page is crawled again": f.recrawl,
         "generations": f"{f.generations}",
-        "URLs in all": _in_all(f),
+        "URLs in all": f"{f.capacity_in_all:,}",
         "hash functions (k)": f"{f.num_hashes}",
         "blocks": f"{f.blocks:,}",
         "a bitmap": f"{size(f.opened_memory / f.blocks)} ({f.num_bits:,} {places})",
         "a generation": size(f.opened_memory),
         "all generations": f"{size(f.loads[0].memory)} at capacity",
-        "a ledger": _ledger(f),
         "limit": "none" if f.max_memory is None else size(f.max_memory),
         "bits per URL": f"{f.loads[0].bits_per_url:.1f} at capacity",
         "new pages missed": f"{output.expected(f.missed_at_most)} in a window at most",
     }
-    if f.counting:
-        facts["discards"] = output.discards(f.loads[0], "at capacity")
     heading = f"A filter for {f.capacity:,} URLs a generation at an error rate of {f.error_rate:g}"
     return "\n".join((output.under(heading, facts), "", *output.table(LOADS, f.loads)))
-
-
-def _site_as_text(site: Site, forecast: Forecast) -> str:
-    """Return what a filter for a site takes."""
-    new = site.in_all - site.urls
-    span = f"in {forecast.window}" if forecast.window else "in a year"
-    grown = "which grows to" if site.at_once > site.capacity else "which has room for them:"
-    room = "" if site.has_room else " (more than it may take: it forgets early, or records less)"
-    facts = {
-        "URLs in all": f"{site.in_all:,}"
-        + (f": {site.urls:,} now, and {new:,} new ones {span}" if new else ""),
-        "set": f"BLOOM_CAPACITY = {site.capacity:_} (URLs a generation)",
-        "memory": f"{size(forecast.loads[0].memory)} with URLs spread evenly over the window",
-        "a first crawl": f"{site.at_once:,} URLs in one generation, {grown} "
-        f"{size(site.generation_memory)}; {size(site.memory)} in all{room}",
-        "error rate": f"{two_digits(forecast.error_rate)} at most, in both cases",
-    }
-    return output.under("For this site", facts)
-
-
-def _ledger(f: Forecast) -> str:
-    """Return what BLOOM_LEDGER adds."""
-    if f.window is None:
-        return "none: nothing is forgotten"
-    packed, waiting = f.capacity_in_all * LEDGER_BYTES, f.blocks * CHUNK_ENTRIES * ENTRY_BYTES
-    return (
-        f"about {size(packed)} more at capacity, {LEDGER_BYTES} bytes a URL, and up to "
-        f"{size(waiting)} that is not packed yet (BLOOM_LEDGER)"
-    )
-
-
-def _in_all(f: Forecast) -> str:
-    if f.generations == 1:
-        return f"{f.capacity_in_all:,}"
-    if f.capacity_in_all == f.capacity:
-        return f"{f.capacity_in_all:,}: each generation has those of a whole window"
-    return f"{f.capacity_in_all:,} in {f.generations} generations of {f.capacity:,}"
-
-
-def _room_of(load: Load) -> str:
-    if load.unrecorded:
-        return f"{load.unrecorded:,} over"
-    return "forgets early" if load.forgets_early else "no"
 
 
 #: What a filter takes with some URLs.
@@ -163,5 +117,5 @@ LOADS: Sequence[Column[Load]] = (
     Column("all", lambda load: size(load.memory)),
     Column("bits per URL", lambda load: f"{load.bits_per_url:.1f}"),
     Column("error rate", lambda load: two_digits(load.error_rate)),
-    Column("out of room", _room_of),
+    Column("has room", lambda load: "yes" if load.has_room else "no"),
 )

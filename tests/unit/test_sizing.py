@@ -21,7 +21,6 @@ from scrapy_bloom.bloom.model.sizing import (
     plan,
     predicted_error_rate,
     required_bits,
-    saturated_counters,
 )
 
 capacities = st.integers(1, 10**9)
@@ -90,22 +89,6 @@ def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
     assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
     with pytest.raises(ConfigurationError, match=r"in 1 blocks needs 1,\d\d\d MiB a layer"):
         plan(10**8, 1e-5, blocks=1, counting=True)
-
-
-@given(st.integers(1, 10**6), st.integers(20, 10**7), st.integers(1, 24))
-def test_hardly_any_counter_is_saturated_at_the_load_that_filters_have(
-    n: int, m: int, k: int
-) -> None:
-    """Fan's bound holds up to that load; beyond, there are at most as many as there are."""
-    found = saturated_counters(n, m, k)
-    assert 0 <= found <= m
-    if k * n / m <= math.log(2):
-        assert found <= m * (math.e * math.log(2) / 15) ** 15
-
-
-@pytest.mark.parametrize(("load", "expected"), [(1, 3.0e-13), (10, 0.083458), (60, 1.0)])
-def test_saturated_counters_are_the_tail_of_poisson(load: int, expected: float) -> None:
-    assert saturated_counters(load * 1_000, 1_000, 1) / 1_000 == pytest.approx(expected, rel=0.01)
 
 
 def test_blocks_grow_until_a_layer_is_comfortable() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.generations import Config, Counts, lost_by_discard_from, saturated_in
+from scrapy_bloom.bloom.model.generations import Config, Counts
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, Schedule, Span
@@ -30,11 +30,8 @@ class Load:
         layers: layers of a block's generation.
         bits_per_url: bits per URL remembered, when all generations are full.
         error_rate: false-positive rate then.
-        lost_by_discard: URLs that one discard of an absent URL makes unseen, as expected then; 0
-            without counters.
-        saturated: counters that are saturated then, as expected.
-        forgets_early: whether generations are forgotten before their time for want of room.
-        unrecorded: URLs of one period that there is no room for.
+        has_room: whether there is room for them; if not, generations are forgotten before their
+            time, or URLs are not recorded.
     """
 
     urls: int
@@ -43,10 +40,7 @@ class Load:
     layers: int
     bits_per_url: float
     error_rate: float
-    lost_by_discard: float
-    saturated: float
-    forgets_early: bool
-    unrecorded: int
+    has_room: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +123,7 @@ def forecast(header: Header, config: Config) -> Forecast:
     first = Ring.fresh(header, config, _START, run="0").active.layers[0]
     return Forecast(
         **sizes(header, config),
-        recrawl=recrawl(config.schedule),
+        recrawl=config.schedule.age if config.schedule else "never",
         generations=config.slots,
         num_bits=first.num_bits,
         opened_memory=header.blocks * first.memory,
@@ -148,7 +142,7 @@ def load(header: Header, config: Config, urls: int) -> Load:
     ring, counts, left = _filled(header, config, share)
     slots, tested, limit = config.slots, config.tested(header.order), config.max_memory
     generation, held = header.blocks * ring.memory, header.blocks * (share - left)
-    memory, k = slots * generation, len(header.seeds)
+    memory = slots * generation
     return Load(
         urls=urls,
         generation_memory=generation,
@@ -156,10 +150,7 @@ def load(header: Header, config: Config, urls: int) -> Load:
         layers=len(ring.layers),
         bits_per_url=8 * slots * generation / (tested * held),
         error_rate=any_of([ring.error_rate(counts)] * tested),
-        lost_by_discard=slots * lost_by_discard_from(ring.layers, counts, k),
-        saturated=slots * header.blocks * saturated_in(ring.layers, counts, k),
-        forgets_early=slots > 1 and (left > 0 or (limit is not None and memory > limit)),
-        unrecorded=header.blocks * max(0, share - slots * (share - left)),
+        has_room=not left and (limit is None or memory <= limit),
     )
 
 
@@ -178,31 +169,12 @@ def _filled(header: Header, config: Config, share: int) -> tuple[Ring, Counts, i
     return ring, counts, left
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A filter for the URLs of a site.
+def urls_in_all(urls: int, new_a_month: int, schedule: Schedule | None) -> int:
+    """Return the URLs of a site that are remembered at once, at most.
 
-    Args:
-        urls: URLs that the site has now.
-        new_a_month: URLs that come every month.
-        in_all: URLs that are remembered at once, at most.
-        months: for which URLs come: those of the window, or of a year where nothing is forgotten.
-        capacity: URLs a generation, for the URLs spread evenly over the window.
-        at_once: URLs of a generation that takes the whole site, as that of a first crawl does.
-        generation_memory: bytes of that generation.
-        memory: bytes of all generations, if one of them takes the whole site.
-        has_room: whether there is room for that.
+    Where nothing is forgotten, these are the new ones of a year.
     """
-
-    urls: int
-    new_a_month: int
-    in_all: int
-    months: float
-    capacity: int
-    at_once: int
-    generation_memory: int
-    memory: int
-    has_room: bool
+    return _after(urls, new_a_month, schedule.window if schedule else None)
 
 
 def capacity_for(urls: int, new_a_month: int, wanted: Config, order: str) -> int:
@@ -211,44 +183,12 @@ def capacity_for(urls: int, new_a_month: int, wanted: Config, order: str) -> int
     A URL is in one generation, and so they share the URLs; under ``write-all`` it is in all. A
     filter that may not grow takes a first crawl, which puts the whole site into one generation.
     """
-    window, period = _spans(wanted.schedule)
-    needed = -(-_after(urls, new_a_month, window) // wanted.tested(order))
+    needed = -(-urls_in_all(urls, new_a_month, wanted.schedule) // wanted.tested(order))
     if not wanted.growth:
+        period = wanted.schedule.period if wanted.schedule else None
         needed = max(needed, _after(urls, new_a_month, period))
     step: int = 10 ** max(0, len(str(needed)) - 2)
     return max(1, -(-needed // step) * step)
-
-
-def for_site(urls: int, new_a_month: int, header: Header, config: Config) -> Site:
-    """Forecast a filter whose capacity is that of ``capacity_for``, on a site.
-
-    Raises:
-        ConfigurationError: it is impossible.
-    """
-    window, period = _spans(config.schedule)
-    in_all = _after(urls, new_a_month, window)
-    # Under "write-all", a generation takes all that comes in a window.
-    is_shared = config.tested(header.order) == config.slots
-    at_once = _after(urls, new_a_month, period) if is_shared else in_all
-    whole, _, left = _filled(header, config, max(1, round(at_once / header.blocks)))
-    others = load(header, config, config.capacity).generation_memory
-    generation = header.blocks * whole.memory
-    return Site(
-        urls=urls,
-        new_a_month=new_a_month,
-        in_all=in_all,
-        months=_months(window),
-        capacity=config.capacity,
-        at_once=at_once,
-        generation_memory=generation,
-        memory=generation + (config.slots - 1) * others,
-        has_room=not left,
-    )
-
-
-def _spans(schedule: Schedule | None) -> tuple[Span | None, Span | None]:
-    """Return window and period; None where nothing is forgotten."""
-    return (schedule.window, schedule.period) if schedule else (None, None)
 
 
 def _after(urls: int, new_a_month: int, span: Span | None) -> int:
@@ -279,15 +219,3 @@ def saved_by_capacity(ring: Ring) -> tuple[int, int]:
     except ConfigurationError:
         return urls, 0
     return urls, max(0, blocks * (sum(layer.memory for layer in layers) - first.memory))
-
-
-def recrawl(schedule: Schedule | None) -> str:
-    """Say when a page is crawled again after it was seen."""
-    if schedule is None:
-        return "never"
-    if schedule.counts_runs or schedule.window != schedule.period:
-        return schedule.age
-    return (
-        f"{schedule.age}, and at once if the filter rotates in between: set `period` to a part of "
-        "the window to have it remembered longer"
-    )

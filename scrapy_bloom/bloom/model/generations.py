@@ -15,12 +15,10 @@ from scrapy_bloom.bloom.model.sizing import (
     layer_bytes,
     layer_capacity,
     layer_error_rate,
-    lost_by_discard,
     max_bits,
     plan,
     predicted_error_rate,
     required_bits,
-    saturated_counters,
 )
 
 #: URLs recorded per layer, by the layer's name.
@@ -144,24 +142,6 @@ def error_rate_of(layers: Iterable[Layer], counts: Counts, num_hashes: int) -> f
     return any_of(
         predicted_error_rate(counts.get(layer.name, 0), layer.num_bits, num_hashes)
         for layer in layers
-    )
-
-
-def lost_by_discard_from(layers: Iterable[Layer], counts: Counts, num_hashes: int) -> float:
-    """Return how many URLs in layers one discard of an absent URL makes unseen, as expected."""
-    return math.fsum(
-        lost_by_discard(counts.get(layer.name, 0), layer.num_bits, num_hashes)
-        for layer in layers
-        if layer.counting
-    )
-
-
-def saturated_in(layers: Iterable[Layer], counts: Counts, num_hashes: int) -> float:
-    """Return how many counters of layers are saturated, as expected if all URLs are different."""
-    return math.fsum(
-        saturated_counters(counts.get(layer.name, 0), layer.num_bits, num_hashes)
-        for layer in layers
-        if layer.counting
     )
 
 

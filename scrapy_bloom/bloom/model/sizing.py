@@ -6,7 +6,6 @@ functions, where a bit stays 0 with probability ``(1 - 1/m) ** (k * n)``.
 """
 
 import math
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -27,8 +26,6 @@ MAX_GROWN_BITS = 32 << 23
 DEFAULT_BLOCKS = 16
 #: Blocks at most: as many as a Redis Cluster has hash slots.
 MAX_BLOCKS = 16_384
-#: Hashes per counter beyond which all are as good as saturated (what is stored may say any count).
-MAX_LOAD = 500.0
 #: Smallest error rate that 64-bit hashes support.
 MIN_ERROR_RATE = 1e-15
 #: Seeds at most; 64 halvings of the error rate are more than 64-bit hashes can tell apart.
@@ -209,45 +206,6 @@ def layer_bytes(num_bits: int, *, counting: bool = False) -> int:
 def max_bits(bits: int, *, counting: bool) -> int:
     """Return how many bits, or counters, there are in a bitmap of so many bits."""
     return bits // COUNTER_BITS if counting else bits
-
-
-def saturated_counters(count: float, num_bits: int, num_hashes: int) -> float:
-    """Return how many of a layer's counters are expected to be saturated.
-
-    It is also a bound on the probability that any is. A counter is hit by each of the ``k * n``
-    hashes of the URLs with probability ``1 / m``; the tail of that is taken as Poisson's. At the
-    best load, ``k * n / m = ln 2``, Fan's bound for it is ``m * (e * ln 2 / 15) ** 15``.
-
-    Source: L. Fan, P. Cao, J. Almeida, A. Broder, Summary Cache: A Scalable Wide-Area Web Cache
-    Sharing Protocol, IEEE/ACM Transactions on Networking 8(3), 2000, section V-C.
-    """
-    load = min(num_hashes * count / num_bits, MAX_LOAD)
-    if not load:
-        return 0.0
-    hits = SATURATED
-    term = share = math.exp(hits * math.log(load) - load - math.lgamma(hits + 1))
-    while hits < load or term > share * sys.float_info.epsilon:
-        hits += 1
-        term *= load / hits
-        share += term
-    return num_bits * min(1.0, share)
-
-
-def lost_by_discard(count: float, num_bits: int, num_hashes: int) -> float:
-    """Return how many recorded URLs one discard of an absent URL makes unseen, as expected.
-
-    It must test as present, which it does at the error rate. Then each of its ``k`` counters that
-    one URL alone has counted becomes 0, and that URL tests as absent: of the counters that are not
-    0, the share that is 1 is ``x / (exp(x) - 1)`` at a load of ``x = k * n / m``.
-
-    Source: that such discards are where false negatives come from is shown by D. Guo, Y. Liu,
-    X. Li, P. Yang, False Negative Problem of Counting Bloom Filter, IEEE TKDE 22(5), 2010.
-    """
-    load = min(num_hashes * count / num_bits, MAX_LOAD)
-    if not load:
-        return 0.0
-    alone = num_hashes * load / math.expm1(load)
-    return predicted_error_rate(count, num_bits, num_hashes) * min(alone, count)
 
 
 def _refuse_waste(capacity: int, layer_rate: float, num_hashes: int, best: int) -> None:

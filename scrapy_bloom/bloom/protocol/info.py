@@ -12,8 +12,6 @@ from scrapy_bloom.bloom.model.generations import (
     Generation,
     count_in,
     error_rate_of,
-    lost_by_discard_from,
-    saturated_in,
 )
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.membership import contains
@@ -67,9 +65,6 @@ class FilterInfo(Sizes):
         estimated_error_rate: false-positive rate at this count.
         error_bound: false-positive rate when all layers are full. Above ``error_rate`` only while
             layers live that were made under other settings.
-        lost_by_discard: items that one discard of an absent item makes unseen, as expected at this
-            count; 0 without counters.
-        saturated: counters that are saturated, as expected if all items are different.
         claims: items that are claimed, and not recorded yet; those that failed included.
         memory: bytes of its bitmaps.
         lost_blocks: blocks this client found lost (evicted, deleted) and created again.
@@ -84,8 +79,6 @@ class FilterInfo(Sizes):
     count: int
     estimated_error_rate: float
     error_bound: float
-    lost_by_discard: float
-    saturated: float
     claims: int
     memory: int
     lost_blocks: int
@@ -123,7 +116,7 @@ def describe(
     """Return what a filter is and holds, or one block of it."""
     chosen = [block] if block is not None else sorted(snapshot.rings)
     rings = [(snapshot.rings[number], snapshot.counts[number]) for number in chosen]
-    header, config, k = snapshot.header, rings[0][0].config, len(snapshot.header.seeds)
+    header, config = snapshot.header, rings[0][0].config
     return FilterInfo(
         **sizes(header, config),
         key=key,
@@ -133,10 +126,6 @@ def describe(
         count=sum(ring.count(counts) for ring, counts in rings),
         estimated_error_rate=_mean(ring.error_rate(counts) for ring, counts in rings),
         error_bound=max(ring.error_bound for ring, _ in rings),
-        lost_by_discard=_mean(
-            lost_by_discard_from(ring.layers, counts, k) for ring, counts in rings
-        ),
-        saturated=fsum(saturated_in(ring.layers, counts, k) for ring, counts in rings),
         claims=sum(snapshot.claims[number] for number in chosen),
         memory=sum(ring.memory for ring, _ in rings),
         lost_blocks=lost_blocks,
