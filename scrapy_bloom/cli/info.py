@@ -109,8 +109,6 @@ def _as_text(stored: Stored, measured: Measurement | None) -> str:
         facts["ledger"] = f"about {pages}, {stored.ledger.due_pages:,} of them due"
     if measured is not None:
         facts["measured"] = _measured(measured)
-    if info.counting:
-        facts["discards"] = output.discards(info, "now")
     if info.lost_blocks:
         facts["lost blocks"] = f"{info.lost_blocks} (evicted or deleted)"
     heading = f"{stored.where} (window {stored.window!r})"

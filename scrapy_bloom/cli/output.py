@@ -13,9 +13,7 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from scrapy_bloom.bloom.model.forecast import Load
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
-from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.crawl.advice import Finding
 from scrapy_bloom.crawl.report import day
 
@@ -208,16 +206,6 @@ def window_and_period(window: str | None, period: str | None, ring: str) -> str:
 def places(counting: bool) -> str:
     """Return what bitmaps hold, as text."""
     return "4-bit counters, 4 times the memory of bits" if counting else "bits"
-
-
-def discards(numbers: Load | FilterInfo, when: str) -> str:
-    """Return what discards do to other URLs, as text."""
-    hit = expected(numbers.lost_by_discard)
-    return (
-        "one of an absent URL hits others at the error rate, and makes "
-        f"{hit} of them new again (false negatives, expected {when}); "
-        f"{expected(numbers.saturated)} counters are saturated for good"
-    )
 
 
 def two_digits(rate: float) -> str:

@@ -1,20 +1,16 @@
 """Who is alive, and which claims are free: sends heartbeats, and keeps what their replies say."""
 
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil
 
-from scrapy_bloom.bloom.errors import tagged
 from scrapy_bloom.bloom.protocol import worker_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, ONLY_DEAD, WorkerEntries
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.workers import Worker
-
-logger = logging.getLogger(__name__)
 
 #: Seconds after which requests that an empty queue should have count as lost.
 ORPHANED_AFTER_SECONDS = 5
@@ -26,10 +22,6 @@ MAX_UNKNOWN = 1_000
 OLD_SECONDS = 86_400
 #: Seconds that workers get to send a heartbeat after an outage.
 GRACE_SECONDS = 15.0
-#: Entries of workers that all workers read in a second, at most, if the set of workers changes.
-READ_PER_SECOND = 5_000
-#: Seconds between two readings of all workers, at most.
-MOST_READ_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -95,11 +87,6 @@ class WorkerView:
     @cached_property
     def _served_queues(self) -> frozenset[str]:
         return frozenset(w.queue for w in self.others.values() if not self.is_dead(w))
-
-    @property
-    def has_lost_workers(self) -> bool:
-        """Whether workers, of any spider, are dead or have stopped."""
-        return bool(self._all_dead) or any(w.until == 0 for w in self.others.values())
 
     @property
     def may_lose_workers(self) -> bool:
@@ -194,20 +181,15 @@ class KnownWorkers:
 
     Attributes:
         version: of the set of workers when it was read.
-        latest: of the set of workers when it was last heard of.
-        next_read: when it may be read again.
         by_id: id -> worker.
     """
 
     version: str = ""
-    latest: str = ""
-    next_read: float = 0.0
     by_id: dict[str, Worker] = field(default_factory=dict)
 
     def update(self, found: WorkerEntries) -> None:
         """Note a reply to a heartbeat."""
         listed = workers.parse_all(found.entries)
-        self.latest = found.version
         if found.is_all:
             self.version, self.by_id = found.version, listed
             return
@@ -236,7 +218,7 @@ class Heartbeats:
     """
 
     def __init__(self, context: Context, me: Worker) -> None:
-        self._me, self._server = me, context.server
+        self._me, self._server, self._report = me, context.server, context.report
         self._clock, self._token = context.clock, context.token
         self._cooldown = context.settings.retry_after
         self.views: dict[str, WorkerView] = {}
@@ -249,8 +231,6 @@ class Heartbeats:
         #: Until when the silence of workers says nothing.
         self._distrusts_until = 0.0
         self._known: dict[str, KnownWorkers] = {}
-        #: Whether there were too many workers.
-        self._is_crowded = False
 
     def distrust_silence(self) -> None:
         """Send a heartbeat now; others get some time to send theirs: there was an outage."""
@@ -262,12 +242,11 @@ class Heartbeats:
         is_one_more = owner in self.met or len(self.met) < MAX_UNKNOWN
         self.met.setdefault(owner if is_one_more else REST, self._clock())
 
-    async def send(self, *, is_idle: bool, reads: bool = False) -> bool:
+    async def send(self, *, is_idle: bool) -> bool:
         """Send a heartbeat to each filter; return whether there are other workers of the spider.
 
         Args:
             is_idle: whether the crawl is idle.
-            reads: read all workers if their set has changed, however many there are.
         """
         self.due = self._clock() + self._me.heartbeat
         self._is_idle = is_idle
@@ -276,21 +255,15 @@ class Heartbeats:
         has_others = False
         for window in self._server.filters.by_window:
             known = self._known.setdefault(window, KnownWorkers())
-            may_read = reads or self._clock() >= known.next_read
-            version = known.version if may_read else ONLY_DEAD
-            found = await self._beat(window, self._me.life, version, self._horizon())
+            found = await self._beat(window, self._me.life, known.version, self._horizon())
             has_others |= await self._note(window, found)
-            if self._has_gone(window) and known.version != known.latest:
-                await self._read(window)  # it may have left in order
         return has_others
 
-    async def read_changed(self) -> None:
-        """Read all workers, of filters where others are known: a look at claims begins."""
+    async def read_again(self) -> None:
+        """Read all workers where that tells more than the last heartbeat: a look begins."""
         for window in self._server.filters.by_window:
-            known, view = self._known[window], self.views[window]
-            has_changed = view.is_partial or known.version != known.latest
             # Of a process that is gone, the last heartbeat is not known.
-            if has_changed or self._has_gone(window):
+            if self.views[window].is_partial or self._has_gone(window):
                 await self._read(window)
 
     def _has_gone(self, window: str) -> bool:
@@ -326,8 +299,6 @@ class Heartbeats:
     async def _note(self, window: str, found: WorkerEntries) -> bool:
         known, clock = self._known[window], self._clock()
         known.update(found)
-        if found.is_all:
-            known.next_read = clock + read_seconds(found.total)
         self.total = max(1, found.total)
         if self._is_idle:
             self._idle_since = self._idle_since or found.now
@@ -357,16 +328,12 @@ class Heartbeats:
         self, window: str, found: WorkerEntries, others: Mapping[str, Worker]
     ) -> None:
         """Remove damaged and old entries: there are more than there can be workers."""
-        if not self._is_crowded:
-            self._is_crowded = True
-            text = (
-                "Bloom filter %r: there are %s workers, more than %s. Does anything else write to "
-                "its keys? Claims of workers are taken over as they are found; old and damaged "
-                "entries are removed"
-            )
-            counts = f"{found.total:,}", f"{worker_protocol.MAX_WORKERS:,}"
-            key = self._server.filters.by_window[window].key
-            logger.warning(tagged("too-many-workers", text), key, *counts)
+        self._report.warn_once(
+            "too-many-workers",
+            f"Bloom filter {self._server.filters.by_window[window].key!r}: there are "
+            f"{found.total:,} workers. Does anything else write to its keys? Old and damaged "
+            "entries are removed",
+        )
         good = {
             worker.member
             for worker in (*others.values(), self._me)
@@ -376,8 +343,3 @@ class Heartbeats:
         if old:
             remove = partial(worker_protocol.remove_workers, entries=old, nonce=self._token(4))
             await self._server.run(window, remove)
-
-
-def read_seconds(count: int) -> float:
-    """Return the seconds for which so many workers use the list of workers that they have read."""
-    return min(MOST_READ_SECONDS, count * count / READ_PER_SECOND)

@@ -32,13 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks at the other workers while the crawl is idle, at least.
 IDLE_SECONDS = 0.5
-#: Such looks of all workers in a second, at most, unless each has to send a heartbeat more often.
-IDLE_LOOKS_PER_SECOND = 40
-#: Looks at all claims that all workers begin in a second, at most, unless each begins one a
-#: heartbeat, or knows of free claims.
-LOOKS_PER_SECOND = 10
-#: Up to so many workers (one of them may be dead) look whenever they like.
-FEW = 3
+#: Such looks of all workers in a second, at most; and looks at all claims that they begin.
+IDLE_LOOKS_PER_SECOND, LOOKS_PER_SECOND = 40, 10
 #: Seconds between looks at all claims: failed URLs may be due.
 LOOK_SECONDS = 600.0
 #: Seconds until the crawl is asked again whether it has room for more requests.
@@ -118,16 +113,12 @@ class Recovery(Watcher):
     async def begin(self) -> None:
         """Send the first heartbeat, and end claims without a request of workers that have ended.
 
-        Called when the crawl opens: these claims would make links "seen". Where there is nothing to
-        take over, an idle spider need not wait for the first look.
+        Called when the crawl opens: these claims would make links "seen".
         """
         await self._beat()
-        await self._drop_unkept(
-            [name for name, view in self._views.items() if view.has_lost_workers]
-        )
-        if await self._sweep.may_find():
-            self._must_look = self._is_looking = True
-            self._plan_look()
+        await self._drop_unkept(self._views)
+        self._must_look = self._is_looking = True
+        self._plan_look()
 
     async def end(self) -> None:
         """Remove this worker's entry or, if it may leave claims, note that it has stopped."""
@@ -166,9 +157,9 @@ class Recovery(Watcher):
         count = self._claims.tracker.handed_out_count
         return count if self._idle_at == count and not self._may_end else None
 
-    async def _beat(self, *, reads: bool = False) -> None:
+    async def _beat(self) -> None:
         """Send a heartbeat."""
-        if await self._heartbeats.send(is_idle=self._idle is not None, reads=reads):
+        if await self._heartbeats.send(is_idle=self._idle is not None):
             self._has_peers = True
 
     async def _step(self) -> None:
@@ -177,8 +168,8 @@ class Recovery(Watcher):
             return
         idle = self._idle
         await self._beat()
-        total, heartbeat = self._heartbeats.total, self._me.heartbeat
-        self._next_idle = self._clock() + idle_seconds(total, heartbeat)
+        pause = max(IDLE_SECONDS, self._heartbeats.total / IDLE_LOOKS_PER_SECOND)
+        self._next_idle = self._clock() + pause
         may_find = self._may_find(is_idle=idle is not None)
         if may_find:
             self._plan_look()
@@ -190,7 +181,9 @@ class Recovery(Watcher):
     def _plan_look(self) -> None:
         """Have a look begin at a random moment, unless one will soon."""
         now = self._clock()
-        longest = look_seconds(self._heartbeats.total, self._me.heartbeat)
+        # Of many workers, each waits longer. One that is alone has nobody to wait for.
+        others = self._heartbeats.total - 1
+        longest = min(self._me.heartbeat, 2 * others / LOOKS_PER_SECOND)
         if self._next_look > now + longest:
             self._next_look = now + random.uniform(0, longest)  # noqa: S311 - no secret
 
@@ -213,7 +206,7 @@ class Recovery(Watcher):
         while idle is not None and idle == self._idle and self._jobs and self._server.is_up:
             await asyncio.sleep(WRITE_SECONDS)
             await self._keep_alive()
-        await self._heartbeats.read_changed()
+        await self._heartbeats.read_again()
         self._must_look, self._next_look = False, self._clock() + LOOK_SECONDS
         self._is_looking = True
         self._sweep.begin()
@@ -259,7 +252,7 @@ class Recovery(Watcher):
     async def _keep_alive(self) -> None:
         """Send a heartbeat if it is due, during a look."""
         if self._clock() >= self._heartbeats.due:
-            await self._beat(reads=True)  # a look must not take a new worker for an unknown one
+            await self._beat()
 
     async def _has_room(self) -> None:
         """Wait until the crawl has room for more requests."""
@@ -343,16 +336,3 @@ class Restorer:
 
     def _drop(self, window: str, block: int, name: str) -> None:
         self._put(Job(JobKind.DROP, window, name.encode(), block=block))
-
-
-def idle_seconds(workers: int, heartbeat: float) -> float:
-    """Return the seconds between two looks of an idle worker at the others."""
-    return max(IDLE_SECONDS, min(heartbeat, workers / IDLE_LOOKS_PER_SECOND))
-
-
-def look_seconds(workers: int, heartbeat: float) -> float:
-    """Return how long a worker may wait that has a reason to look at all claims; it waits any time.
-
-    Few need not wait: a crawl of few workers still ends, and takes over claims, within a second.
-    """
-    return 0.0 if workers <= FEW else min(heartbeat, 2 * workers / LOOKS_PER_SECOND)

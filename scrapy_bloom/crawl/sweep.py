@@ -96,21 +96,6 @@ class ClaimSweep:
             remove = partial(remove_workers, entries=entries, nonce=self._token(4))
             await self._server.run(window, remove)
 
-    async def may_find(self) -> bool:
-        """Whether a look may find claims that are free, damaged, or may be free soon.
-
-        It scans few claims: most crawls find none when they open.
-        """
-        for window in self._server.filters.by_window:
-            view = self._views[window]
-            pages, _ = await self.scan(window, self.blocks(window))
-            for page in pages.values():
-                if page.cursor != "0" or page.damaged:
-                    return True
-                if any(view.is_free(one) or view.is_to_be_awaited(one) for one in page.claims):
-                    return True
-        return False
-
     async def may_have_own(self, window: str) -> bool:
         """Whether this worker may have claims in a filter; it scans few claims."""
         pages, left = await self.scan(window, self.blocks(window), SCAN_OWN)

@@ -30,7 +30,6 @@ from scrapy_bloom.bloom.protocol import ring_store
 from scrapy_bloom.crawl import (
     claims,
     context,
-    liveness,
     outputs,
     recovery,
     server,
@@ -61,8 +60,8 @@ TIMEOUT_STEPS = 8
 UNWRITTEN = "[bloom-unwritten]"
 #: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
 EXPECTED = (BloomError, SiteError, ConnectionError, struct.error)
-#: What workers do that are many: they wait before a look, and seldom read which workers there are.
-CROWD = {"FEW": 0, "IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1}
+#: What workers do that are many: they wait before a look.
+CROWD = {"IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1}
 
 
 class Pages(Spider):
@@ -232,7 +231,6 @@ def simulated(world: World) -> Iterator[None]:
     ]
     if world.rng.random() < 0.5:
         patches += [(recovery, name, value) for name, value in CROWD.items()]
-        patches.append((liveness, "READ_PER_SECOND", 0.05))
     log, hooks = _Log(world), sys.get_asyncgen_hooks()
     logging.getLogger().addHandler(log)
     try:

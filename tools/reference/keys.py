@@ -11,7 +11,8 @@ The keys of a filter in Redis, here of the key `shop:bloom`. The part in braces 
 slot: all keys of a block are in one slot of a cluster. Blocks are numbered from 0; a named
 window is a filter of its own, of the key `shop:bloom:<name>`. What is in the keys: [decision
 018](../decisions/018-blocks.md). What the scripts do with them stands at the heads of the
-[files](../../scrapy_bloom/bloom/protocol/lua). A user who has only these keys: [rights](../acl.md)."""
+[files](../../scrapy_bloom/bloom/protocol/lua). A user who has only these keys:
+[rights](../acl.md)."""
 EXAMPLE = Keys("shop:bloom")
 #: What the methods of ``Keys`` are called with.
 _SAMPLES = {"block": 0, "name": "7.0", "token": "<token>"}
