@@ -22,8 +22,8 @@ LOWEST_TESTS += $(call tests-of,redis,claim_protocol filter ledger_protocol old_
 LOWEST_TESTS += $(call tests-of,redis,async_filter client cluster cluster_addresses cluster_driver concurrency)
 LOWEST_TESTS += $(call tests-of,redis,connection exchanger replication sentinels time_outs tls unreadable)
 # Crawls by Scrapy's scheduler and by scrapy-redis's.
-LOWEST_TESTS += $(call tests-of,crawl,crawl crawled crawled_queues crawled_stops scheduler two_servers)
-LOWEST_TESTS += $(call tests-of,crawl,cluster_outages dupefilter failover one_loop opening outages replicas short_errors)
+LOWEST_TESTS += $(call tests-of,crawl,crawl crawled crawled_queues crawled_stops two_servers)
+LOWEST_TESTS += $(call tests-of,crawl,cluster_outages dupefilter failover one_loop opening outages replicas)
 # Crawls by what they read of Scrapy: items, feeds, outputs, errors, sitemaps, commands, plug-ins.
 LOWEST_TESTS += $(call tests-of,crawl,delivery failed_pages item_errors items ledger_crawl outputs_crawl)
 LOWEST_TESTS += $(call tests-of,crawl,developer_commands other_plugins sitemap_versions versions)

@@ -9,9 +9,6 @@ from support.nursery import Nursery
 
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
-_TRACEBACK = re.compile(
-    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE
-)
 _UNDONE = re.compile(r"Bloom filter: ([\d,]+) records could not be written")
 
 
@@ -64,10 +61,6 @@ class Crew:
     def exit_codes(self) -> list[int | None]:
         """How each crawler ended; None for one that runs."""
         return [self._nursery.exit_code(pid) for pid in self._pids]
-
-    def tracebacks(self) -> list[str]:
-        """Return the last line of each traceback in the logs."""
-        return [line for text in self._texts() for line in _TRACEBACK.findall(text)]
 
     def stat(self, name: str) -> int:
         """Return the sum of a stat over all crawlers, save for those that were killed."""

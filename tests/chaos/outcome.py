@@ -42,9 +42,6 @@ class Outcome:
         alone: of those fetches, how many were of a page that the same process had fetched.
         runs: how many runs without faults it took to find that nothing is left to do.
         quiet: whether that was found in the end.
-        tracebacks: how often each error was logged with a traceback, in the run with faults.
-        later: the same, in those without.
-        seconds: how long it took.
         broken: what went wrong with the trial itself, as a traceback.
         stand: what the filter was on.
     """
@@ -71,10 +68,6 @@ class Outcome:
     alone: int = 0
     runs: int = 0
     quiet: bool = False
-    exit_codes: list[int | None] = field(default_factory=list)
-    tracebacks: dict[str, int] = field(default_factory=dict)
-    later: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
     broken: str = ""
     stand: str = SINGLE
 

@@ -16,10 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from support.servers import find_servers
 
 from chaos.outcome import Outcome
@@ -98,59 +95,27 @@ def run_all(tasks: list[Task], jobs: int, deadline: float) -> Iterator[Outcome]:
             yield from (future.result() for future in done)
 
 
-def summary(outcomes: list[Outcome]) -> Table:
-    """Return the table: a line for each kind."""
-    title = f"{outcomes[0].stand}, BLOOM_REMEMBER = {outcomes[0].remember!r}" if outcomes else None
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("fault", no_wrap=True)
-    counted = ("trials", "struck", "failed", "hidden", "excused")
-    for name in (*counted, "twice", "max", "of", "runs", "max", "errors"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for kind in dict.fromkeys(sorted(outcome.kind for outcome in outcomes)):
-        ours = [outcome for outcome in outcomes if outcome.kind == kind]
-        if ours:
-            table.add_row(kind, *_columns(ours))
-    if outcomes:
-        table.add_section()
-        table.add_row("all", *_columns(outcomes))
-    return table
+def summary(outcomes: list[Outcome]) -> Iterator[str]:
+    """Yield a line for each kind, and one for all."""
+    for kind in (*sorted({outcome.kind for outcome in outcomes}), "all"):
+        ours = [outcome for outcome in outcomes if kind in (outcome.kind, "all")]
+        yield (
+            f"{kind}: {len(ours)} trials, {sum(len(one.struck) for one in ours)} faults, "
+            f"{sum(one.failed for one in ours)} failed, {sum(len(one.hidden) for one in ours)} "
+            f"pages hidden, {sum(len(one.excused) for one in ours)} of them excused, "
+            f"{sum(one.twice for one in ours)} fetched twice (at most "
+            f"{sum(one.most for one in ours)})"
+        )
 
 
-def _columns(outcomes: list[Outcome]) -> list[str]:
-    count = len(outcomes)
-    twice = [outcome.twice for outcome in outcomes]
-    runs = [outcome.runs for outcome in outcomes]
-    errors = sum(sum([*o.tracebacks.values(), *o.later.values()]) for o in outcomes)
-    return [
-        str(count),
-        str(sum(len(outcome.struck) for outcome in outcomes)),
-        str(sum(outcome.failed for outcome in outcomes)),
-        str(sum(len(outcome.hidden) for outcome in outcomes)),
-        str(sum(len(outcome.excused) for outcome in outcomes)),
-        f"{sum(twice) / count:.1f}",
-        str(max(twice)),
-        f"{sum(outcome.most for outcome in outcomes) / count:.1f}",
-        f"{sum(runs) / count:.1f}",
-        str(max(runs)),
-        str(errors),
-    ]
-
-
-def describe(outcome: Outcome) -> str:
+def describe(one: Outcome) -> str:
     """Return one line about a failure."""
-    wrong = f"{len(outcome.hidden)} hidden" if outcome.hidden else ""
-    if outcome.broken:
-        wrong = outcome.broken.strip().splitlines()[-1]
-    elif not outcome.quiet:
-        wrong += f" not quiet after {outcome.runs} runs"
-    elif outcome.endless:
-        wrong += f" {len(outcome.endless)} keys do not expire"
-    elif outcome.twice > outcome.most:
-        wrong += f" {outcome.twice} fetched twice, more than {outcome.most}"
-    elif outcome.alone > outcome.most_alone:
-        wrong += f" {outcome.alone} fetched twice by the same process"
-    where = f"{outcome.kind} --seed {outcome.seed} --stand {outcome.stand} on {outcome.server}"
-    return f"{where}: {wrong.strip()}"
+    where = f"{one.kind} --seed {one.seed} --stand {one.stand} on {one.server}"
+    wrong = (one.broken.strip().splitlines() or ["it is not quiet" if not one.quiet else ""])[-1]
+    return (
+        f"{where}: {wrong} {len(one.hidden)} hidden, {len(one.endless)} keys do not expire, "
+        f"{one.twice} of {one.most} fetched twice, {one.alone} of {one.most_alone} by one process"
+    )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -185,15 +150,12 @@ def main() -> int:
         for kind in options.kinds
     ]
     outcomes: list[Outcome] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        bar = progress.add_task("schedules", total=len(tasks))
-        for outcome in run_all(tasks, options.jobs, time.monotonic() + 60 * options.minutes):
-            outcomes.append(outcome)
-            progress.advance(bar)
-            if outcome.failed:
-                console.print(describe(outcome), highlight=False, markup=False)
-    console.print(summary(outcomes))
+    for outcome in run_all(tasks, options.jobs, time.monotonic() + 60 * options.minutes):
+        outcomes.append(outcome)
+        if outcome.failed:
+            console.print(describe(outcome), highlight=False, markup=False)
+    for line in summary(outcomes):
+        console.print(line, highlight=False, markup=False)
     return int(any(outcome.failed for outcome in outcomes))
 
 

@@ -132,12 +132,3 @@ class Schedule:
     def proxied(self) -> bool:
         """Whether the crawlers have to go through the proxy."""
         return any(FAULTS[event.fault].proxied for event in self.events)
-
-    @property
-    def forgets(self) -> bool:
-        """Whether the server may lose what it had acknowledged."""
-        return any(FAULTS[event.fault].forgets for event in self.events)
-
-    def count(self, fault: str) -> int:
-        """Return how often one fault strikes."""
-        return sum(event.fault == fault for event in self.events)

@@ -52,13 +52,10 @@ def test_the_server_refuses_until_it_is_mended(
     until_it_works(lambda: write(victims.server), redis.RedisError)
 
 
-@pytest.mark.parametrize(("level", "left"), [(0.5, True), (1.0, False)])
-def test_keys_are_evicted_by_level(victims: Any, level: float, left: bool) -> None:
+def test_keys_are_evicted(victims: Any) -> None:
     before = keys(victims.server)
-    with INFLICT["evict"](victims, level):
+    with INFLICT["evict"](victims, 0.5):
         until(lambda: keys(victims.server) < before * 0.8, "keys are evicted")
-        evicted = keys(victims.server)
-        assert bool(evicted > before * 0.2) is left
     assert victims.evicted == before - keys(victims.server)
     write(victims.server)
 

@@ -2,8 +2,6 @@
 
 import shutil
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -127,7 +125,6 @@ class Trial:
 
     def run(self) -> Outcome:
         """Crawl with faults, then without; return what became of it."""
-        began = time.monotonic()
         with ExitStack() as stack:
             web = stack.enter_context(serve_slowly(self.lab.site.directory))
             self.stand = stack.enter_context(self._make_stand())
@@ -143,7 +140,6 @@ class Trial:
             finally:
                 self.stand.save_logs(self.logs)
             self._conclude(Tally(web.hits(), Testimony.read(self.logs / "witness")))
-        self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
 
     def _conclude(self, tally: Tally) -> None:
@@ -173,8 +169,6 @@ class Trial:
             play.run()
         finally:
             self.outcome.struck = [event.fault for event in play.struck]
-            self.outcome.exit_codes = self.crew.exit_codes
-            self.outcome.tracebacks = dict(Counter(self.crew.tracebacks()))
             self.outcome.outages = self.crew.stat("bloom/outages")
             self.outcome.unasked = self.crew.stat("bloom/offline") + self.crew.stat("bloom/unknown")
             self.outcome.taken_over = self.crew.stat("bloom/taken_over")
@@ -193,7 +187,6 @@ class Trial:
             before = web.hits()
             crew = Crew(self.lab.nursery, 1, settings, self.logs, f"run-{self.outcome.runs}")
             await_end(crew)
-            self.outcome.later = dict(Counter(self.outcome.later) + Counter(crew.tracebacks()))
             found = (web.hits() - before).keys() & self.lab.pages.lasting
             self.outcome.quiet = not found and not self._pending()
             self.outcome.endless = self._endless()

@@ -50,7 +50,9 @@ def stall(primary: Server) -> None:
     primary.process.send_signal(signal.SIGSTOP)
 
 
-@pytest.mark.parametrize(("fail", "batch"), [(kill, "0"), (stall, "64")])
+@pytest.mark.parametrize(
+    ("fail", "batch"), [(kill, "0"), pytest.param(stall, "64", marks=pytest.mark.slow)]
+)
 def test_a_primary_is_replaced(
     fail: Callable[[Server], None], batch: str, watched: Watched, site: Site, tmp_path: Path
 ) -> None:

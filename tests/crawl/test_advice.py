@@ -175,14 +175,6 @@ def test_a_window_of_seconds_is_warned_about_before_it_forgets(
     assert "less than an hour" not in caplog.text
 
 
-def test_a_change_of_sizes_is_no_reason_to_warn(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    make(BLOOM_RECRAWL_AFTER="1 week")
-    make(BLOOM_RECRAWL_AFTER="1 week", BLOOM_CAPACITY=20_000)
-    assert "settings of" not in caplog.text
-
-
 def test_a_filter_that_outgrows_its_capacity_is_warned_about_once_and_forgets_nothing(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

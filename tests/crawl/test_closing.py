@@ -14,8 +14,7 @@ pytestmark = pytest.mark.usefixtures("short_retries")
 REMEMBER = ["scheduled", "crawled"]
 
 
-@pytest.mark.parametrize("outage", [killed, stalled])
-@pytest.mark.parametrize("remember", REMEMBER)
+@pytest.mark.parametrize(("outage", "remember"), [(killed, "scheduled"), (stalled, "crawled")])
 @in_loop
 async def test_a_crawl_ends_in_time_without_the_server_and_says_what_is_not_recorded(
     remember: str,
@@ -50,8 +49,7 @@ async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
 GAUGES = ["fill_ratio", "estimated_error_rate", "generations", "layers"]
 
 
-@pytest.mark.parametrize("is_noticed", [True, False])
-@pytest.mark.parametrize("outage", [killed, stalled])
+@pytest.mark.parametrize(("outage", "is_noticed"), [(killed, True), (stalled, False)])
 @in_loop
 async def test_a_crawl_that_ends_without_the_server_says_what_it_did_and_what_is_not_known(
     outage: Callable[[Server], AbstractContextManager[None]],

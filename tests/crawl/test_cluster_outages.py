@@ -49,9 +49,7 @@ def pages_on(node: Server, worker: Worker, numbers: Sequence[int]) -> set[int]:
     ("remember", "cause", "look_up"),
     [
         ("scheduled", killed, one_by_one),
-        ("scheduled", stalled, together),
-        ("crawled", killed, together),
-        ("crawled", stalled, one_by_one),
+        ("crawled", stalled, together),
     ],
 )
 def test_the_other_nodes_are_used_without_one(

@@ -5,15 +5,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import redis
 import yaml
-from compose_local import COMPOSE, ComposeError, Project, Service, load
+from compose_local import COMPOSE, Project, Service, load
 from example_site.build import Site
 from example_site.serve import read_hits
-from support.crawling import LISTING, run, taken_over
+from support.crawling import LISTING, taken_over
 from support.paths import ROOT
 
 from scrapy_bloom import BloomFilter
@@ -87,39 +86,6 @@ def test_prepare_runs_again_on_the_same_cluster(project: Project) -> None:
 
 
 # -- the files --
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"privileged": True}, "web: privileged cannot be run here"),
-        ({"depends_on": ["database"]}, "there is no service database"),
-    ],
-)
-def test_what_cannot_be_run_is_refused(
-    change: dict[str, object], reason: str, tmp_path: Path
-) -> None:
-    """So that compose.yaml has nothing that these tests do not run."""
-    given = yaml.safe_load(COMPOSE.read_text("utf-8"))
-    given["services"]["web"].update(change)
-    changed = tmp_path / "compose.yaml"
-    changed.write_text(yaml.safe_dump(given), "utf-8")
-    with pytest.raises(ComposeError, match=reason):
-        load(changed)
-
-
-def test_a_service_that_fails_is_reported(tmp_path: Path) -> None:
-    services = [Service("web", ["python", "-c", "import sys; sys.exit('no site')"])]
-    with Project(services, tmp_path) as project:
-        project.start()
-        with pytest.raises(ComposeError, match="web has failed with 1:\nno site"):
-            project.wait("web")
-
-
-def test_the_help_says_what_it_does() -> None:
-    done = run("compose_local.py", "--help")
-    assert done.returncode == 0
-    assert "without Docker" in done.stdout
 
 
 def test_the_image_has_what_the_services_run() -> None:

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 
 import pytest
-from scrapy import version_info
 from support.odd_site import (
     DENIED,
     ERROR,
@@ -235,17 +234,8 @@ class CallbackSpider(OddSpider):
     def errback_yields(self, failure):
         yield Request(self.settings["SITE_URL"] + "/from-errback")
 
-    def errback_yields_too(self, failure):
-        yield Request(self.settings["SITE_URL"] + "/from-errback-too")
-
     def errback_raises(self, failure):
         raise ValueError("errback")
-
-    def errback_swallows(self, failure):
-        return None
-
-    def errback_swallows_denied(self, failure):
-        return []
 
     def parse_halfway(self, response):
         yield response.follow("/from-halfway")
@@ -253,9 +243,6 @@ class CallbackSpider(OddSpider):
 
     async def parse_coroutine(self, response):
         return [response.follow("/from-coroutine")]
-
-    async def parse_generator(self, response):
-        yield response.follow("/from-generator")
 
     async def parse_generator_halfway(self, response):
         yield response.follow("/from-generator-halfway")
@@ -298,22 +285,21 @@ class CallbackSpider(OddSpider):
 def callbacks(lab_of: LabOf) -> Done:
     """One crawl with callbacks and errbacks of all sorts."""
     paths = [
-        *("/yields", "/yields-too", "/raises", "/swallows", "/swallows-denied", "/halfway"),
-        *("/coroutine", "/generator", "/generator-halfway", "/inline", "/linked-elsewhere"),
+        *("/yields", "/raises", "/halfway"),
+        *("/coroutine", "/generator-halfway", "/inline", "/linked-elsewhere"),
         *("/copies-meta", "/same", "/busy", "/unkept"),
     ]
     others = [
-        *("/from-errback", "/from-errback-too", "/from-halfway", "/from-coroutine"),
-        *("/from-generator", "/from-generator-halfway", "/claimed-first", "/unlinked"),
+        *("/from-errback", "/from-halfway", "/from-coroutine"),
+        *("/from-generator-halfway", "/claimed-first", "/unlinked"),
         *("/unfiltered-copy", "/from-busy", "/lambda", "/object", "/inline-end"),
     ]
     lab = lab_of(
         {
             **{path: page() for path in (*paths, *others)},
             "/": page(*paths),
-            **dict.fromkeys(("/yields-too", "/raises", "/swallows"), RESET),
+            "/raises": RESET,
             "/yields": ERROR,
-            "/swallows-denied": DENIED,
             "/broken-copy": ERROR,
             "/inline-moved": moved("/inline-end"),
             "/busy": (Reply(text="busy"), page()),
@@ -323,20 +309,18 @@ def callbacks(lab_of: LabOf) -> Done:
 
 
 def test_a_page_that_fails_is_not_recorded_whatever_its_errback_does(callbacks: Done) -> None:
-    failed = {"/yields", "/yields-too", "/raises", "/swallows", "/swallows-denied"}
+    failed = {"/yields", "/raises"}
     assert not failed & callbacks.recorded
     assert {callbacks.claims[path].kind for path in failed} == {"-"}
 
 
 def test_what_an_errback_yields_is_crawled(callbacks: Done) -> None:
-    """Scrapy 2.13 ignores what the errback of a failed download yields."""
     assert "/from-errback" in callbacks.recorded
-    assert ("/from-errback-too" in callbacks.recorded) is (version_info >= (2, 14))
 
 
 def test_callbacks_may_raise_or_be_asynchronous(callbacks: Done) -> None:
     """One that raises leaves what it has yielded."""
-    for path in ("/halfway", "/generator-halfway", "/coroutine", "/generator"):
+    for path in ("/halfway", "/generator-halfway", "/coroutine"):
         assert f"/from-{path[1:]}" in callbacks.recorded
         raises = path.endswith("halfway")
         assert (path in callbacks.recorded) is not raises
@@ -373,6 +357,3 @@ def test_after_all_that_nothing_is_claimed_but_what_failed(callbacks: Done) -> N
     assert {claim.kind for claim in callbacks.claims.values()} == {"-"}
     assert not [path for path in callbacks.claims if path.startswith("kept:")]
     assert not callbacks.workers
-
-
-# -- a downloader of one's own --

@@ -64,17 +64,6 @@ def test_a_jobdir_that_was_killed_loses_nothing(lab: Lab) -> None:
     assert_complete(lab)
 
 
-@pytest.mark.parametrize("next_one", ["the same JOBDIR", "no JOBDIR"])
-def test_what_a_deleted_jobdir_had_is_crawled_by_the_next_run(lab: Lab, next_one: str) -> None:
-    jobdir = lab.directory / "job"
-    lab.stop_midway(15, TREE, JOBDIR=jobdir)
-    shutil.rmtree(jobdir)
-    done = lab.crawl(TREE, **{"JOBDIR": jobdir} if next_one == "the same JOBDIR" else {})
-    assert_complete(lab)
-    assert not lab.fetched_twice()
-    assert done.stats["bloom/taken_over"] > 0
-
-
 # -- scrapy-redis --
 
 DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
@@ -123,11 +112,10 @@ def test_a_queue_that_was_deleted_is_crawled_by_the_next_run(lab: Lab) -> None:
     assert done.stats["bloom/taken_over"] > 0
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(lab: Lab, count: int) -> None:
+def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(lab: Lab) -> None:
     """Without SCHEDULER_PERSIST, the first worker that ends wipes it."""
     settings = DISTRIBUTED | {"SCHEDULER_PERSIST": False}
-    stop_together(lab, count, **settings)
+    stop_together(lab, 2, **settings)
     assert not queued(lab)
     lab.crawl(TREE, **settings)
     assert_complete(lab)

@@ -113,8 +113,8 @@ PAGES = 60
     ("end", "fetched_twice"),
     [
         ("page count", 0),
-        ("CloseSpider", 1),
-        ("SIGINT", 0),
+        pytest.param("CloseSpider", 1, marks=pytest.mark.slow),
+        pytest.param("SIGINT", 0, marks=pytest.mark.slow),  # SIGTERM does the same
         ("SIGTERM", 0),
         ("SIGINT twice", None),
         ("SIGKILL", None),
@@ -169,6 +169,3 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
     lab.site.pages["/"] = page("/a")
     lab.crawl(changed)
     assert lab.recorded() == {"/a"}
-
-
-# -- two spiders --

@@ -5,11 +5,11 @@ import signal
 import sqlite3
 from collections import Counter
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ends import stop, stop_at_once
+from support.crawling import PLAIN_SCRAPY
+from support.ends import stop
 from support.lab_commands import bloom
 from support.odd_site import SHARED_QUEUE, Crawl, Done, Lab, LabOf, tree
 from support.polling import until
@@ -166,21 +166,10 @@ def assert_all(done: Done, store: Store, found: set[str]) -> None:
 # -- feeds --
 
 
-@pytest.mark.parametrize(
-    ("feed", "pages", "settings"),
-    [
-        *((BATCHES, pages, {}) for pages in (3, 11, 30)),
-        (BATCHES, 11, SHARED_QUEUE),
-        (BATCHES, 11, {"BLOOM_REMEMBER": "items", "BLOOM_BATCH": 0}),
-        ({"format": "csv", "batch_item_count": 7}, 20, {}),
-        ({"format": "json"}, 20, {}),
-    ],
-)
-def test_a_kill_loses_no_item(
-    store: Store, feed: dict[str, Any], pages: int, settings: dict[str, Any]
-) -> None:
-    lab, settings = store.lab, store.settings(feed, **settings)
-    lab.kill_midway(pages, SPIDER, **settings)
+@pytest.mark.parametrize("given", [{}, {"BLOOM_REMEMBER": "items", "BLOOM_BATCH": 0}])
+def test_a_kill_loses_no_item(store: Store, given: dict[str, Any]) -> None:
+    lab, settings = store.lab, store.settings(BATCHES, **given)
+    lab.kill_midway(11, SPIDER, **settings)
     stored = {path for path, count in store.items().items() if count}
     before = lab.recorded()
     assert before - {"/"} <= stored, "no page is recorded before its item is stored"
@@ -189,15 +178,12 @@ def test_a_kill_loses_no_item(
     assert_all(done, store, {*store.items()})
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_ctrl_c_loses_no_item(store: Store, at_once: bool) -> None:
+def test_ctrl_c_loses_no_item_and_stores_the_last_batch(store: Store) -> None:
     lab, settings = store.lab, store.settings(BATCHES)
-    (stop_at_once if at_once else stop)(lab, SPIDER, **settings)
+    stop(lab, SPIDER, **settings)
     done = lab.crawl(SPIDER, **settings)
     assert_all(done, store, {*store.items()})
-    if not at_once:
-        twice = {path for path, count in store.items().items() if count > 1}
-        assert twice <= {"/"}, "the last batch is stored at the end"
+    assert {path for path, count in store.items().items() if count > 1} <= {"/"}
 
 
 def test_pages_of_feeds_that_cannot_be_stored_are_crawled_by_the_next_run(store: Store) -> None:
@@ -232,23 +218,17 @@ def test_a_page_waits_for_each_feed_that_takes_its_item_and_for_no_other(store: 
     assert {*store.items("1")} == {f"/{number}" for number in range(1, PAGES, 2)}
 
 
-def test_feeds_that_are_written_at_the_end_are_named(store: Store) -> None:
-    settings = store.settings({"format": "jsonlines"}, BATCHES)
-    done = store.lab.crawl(SPIDER, **settings)
-    assert done.log.count("[bloom-feed-at-the-end]") == 1
-    assert "FEED_EXPORT_BATCH_ITEM_COUNT" in done.log
-    assert_all(done, store, {*store.items("0")})
-
-
 def test_of_too_many_pages_the_oldest_are_left_to_the_next_run(store: Store) -> None:
     code = f"{SPIDER}\nfrom scrapy_bloom.crawl import delivery\ndelivery.MAX_PAGES = 5\n"
-    settings = store.settings({"format": "jsonlines"})
+    settings = store.settings({"format": "jsonlines"}, BATCHES)
     done = store.lab.crawl(code, **settings)
+    assert done.log.count("[bloom-feed-at-the-end]") == 1, "of one of the two"
+    assert "FEED_EXPORT_BATCH_ITEM_COUNT" in done.log
     assert "[bloom-too-many-undelivered]" in done.log
     assert len(done.recorded) == 5
     assert done.stats["bloom/undelivered"] == len(done.claims) > 30
     done = store.lab.crawl(SPIDER, **settings)
-    assert_all(done, store, {*store.items()})
+    assert_all(done, store, {*store.items("0")})
 
 
 # -- pipelines that hold --
@@ -261,10 +241,9 @@ def bulk(store: Store, **settings: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("pages", [4, 12, 25])
-def test_a_kill_loses_no_row_of_a_pipeline_that_writes_in_bulk(store: Store, pages: int) -> None:
+def test_a_kill_loses_no_row_of_a_pipeline_that_writes_in_bulk(store: Store) -> None:
     lab = store.lab
-    lab.kill_midway(pages, SPIDER, **bulk(store))
+    lab.kill_midway(12, SPIDER, **bulk(store))
     lab.site.release()
     done = lab.crawl(SPIDER, **bulk(store))
     assert_all(done, store, {*store.rows()})
@@ -284,12 +263,7 @@ def test_what_a_pipeline_gives_up_has_failed(store: Store) -> None:
 
 
 def test_without_the_filter_nothing_is_held(store: Store) -> None:
-    settings = bulk(store, BLOOM_ENABLED=False)
-    store.lab.crawl(SPIDER, **settings)
-    assert store.rows().keys() >= store.lab.site.pages.keys() - {"/"}
-    Path(settings["ROWS"]).unlink()
-    default = "scrapy.dupefilters.RFPDupeFilter"
-    store.lab.crawl(SPIDER, **{**settings, "DUPEFILTER_CLASS": default})
+    store.lab.crawl(SPIDER, **bulk(store), **PLAIN_SCRAPY)
     assert store.rows().keys() >= store.lab.site.pages.keys() - {"/"}
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapy import version_info
 from support.lab_commands import Called
 from support.odd_site import Lab, LabOf, page, tree
 
@@ -36,7 +35,6 @@ PLACES: dict[str, dict[str, Any]] = {
     "nowhere": {},
     "settings.py": {"settings": INTERVAL},
     "custom_settings": {"body": f"custom_settings = {INTERVAL}"},
-    "command line": {"options": ("-s", "LOGSTATS_INTERVAL=30")},
 }
 FETCH = "fetch(scrapy.Request(response.url))"
 TWICE = f"[{FETCH}, {FETCH}, response.status]"
@@ -58,7 +56,6 @@ def scrapy(
     *arguments: str,
     settings: dict[str, Any] | None = None,
     body: str = "",
-    options: tuple[str, ...] = (),
 ) -> Called:
     """Call Scrapy in a project; no filter is read or written, and nothing else is fetched."""
     stored, before = contents(lab), lab.site.hits()
@@ -75,7 +72,7 @@ def scrapy(
     (directory / "odd_spider.py").write_text(SPIDER.format(body=body, url=lab.site.url))
     out, errors = directory / "out", directory / "errors"
     pid = lab.nursery.start(
-        [*arguments, *options], out, directory, errors=errors, environment={"BROWSER": "true"}
+        [*arguments], out, directory, errors=errors, environment={"BROWSER": "true"}
     )
     done = Called(lab.nursery.wait(pid), out.read_text(), errors.read_text())
     assert "Traceback" not in done.err, done.err
@@ -100,25 +97,14 @@ def test_the_shell_fetches_what_it_is_asked_for_wherever_the_project_sets_its_in
     assert "Bloom filter off (developer command): nothing is read or written" in done.err
 
 
-@pytest.mark.skipif(version_info < (2, 19), reason="it needs a reactor, or httpx")
-def test_the_shell_without_a_reactor(lab: Lab, tmp_path: Path) -> None:
-    settings = {"TWISTED_REACTOR_ENABLED": False, **INTERVAL}
-    done = scrapy(lab, tmp_path, "shell", f"{lab.site.url}/", "-c", TWICE, settings=settings)
-    assert "[None, None, 200]" in done.out
-
-
 @pytest.mark.parametrize(
     ("command", "answer"),
     [
-        (("shell", "URL", "-c", TWICE), "[None, None, 200]"),
-        (("shell", "-c", "6 * 7"), "42"),
-        (("fetch", "URL"), "<html>"),
         (("fetch", "--spider", "odd", "URL"), "<html>"),
         (("view", "URL"), ""),
         (("parse", "--spider", "odd", "URL"), "/0>"),
         (("check",), ""),
         (("bench", "-s", "CLOSESPIDER_TIMEOUT=1"), ""),
-        (("settings", "--get", "LOGSTATS_INTERVAL"), "30.0"),
         (("list",), "odd"),
     ],
     ids=lambda given: " ".join(given[:2]) if isinstance(given, tuple) else "",

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from example_site.serve import serve
 from support.bookshop import BOOKS, serve_bookshop
 from support.crawling import run, run_scrapy
 from support.pages import blocks, prose, read
-from support.polling import until
 
 TUTORIAL = "docs/tutorial/first-crawl.md"
 #: The site's address in the tutorial.
@@ -120,18 +118,6 @@ def titles(folder: Path) -> Counter[str]:
     """Count the items in all files of a folder."""
     lines = [line for path in folder.iterdir() for line in path.read_text().splitlines()]
     return Counter(json.loads(line)["title"] for line in lines)
-
-
-def test_after_a_kill_no_book_is_missing(newcomer: Reader) -> None:
-    items = newcomer.directory / "killed"
-    settings = {"BLOOM_KEY": "killed", "FEEDS": feeds(items), "DOWNLOAD_DELAY": "0.05"}
-    command = [sys.executable, "-m", "scrapy", "crawl", "books", *given(settings)]
-    killed = subprocess.Popen(command, cwd=newcomer.directory, stderr=subprocess.DEVNULL)
-    until(lambda: any(path.stat().st_size for path in items.glob("*")), "a file is written")
-    killed.kill()
-    killed.wait()
-    newcomer.scrapy("crawl", "books", *given(settings))
-    assert titles(items).keys() == {*BOOKS}
 
 
 def feeds(folder: Path) -> str:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-from scrapy import Request, Spider, signals
+from scrapy import Request, Spider
 from support.dupefilters import URL, Make, shut, spider_of, stats
 from support.loops import in_loop
 from support.outages import stalled
@@ -152,20 +152,6 @@ def test_bloom_enabled_false_neither_tests_nor_records(make: Make) -> None:
 # -- opening, closing, clearing --
 
 
-def test_a_filter_that_was_not_opened_opens_itself(make: Make) -> None:
-    dupefilter = make(is_open=False)
-    assert not dupefilter.request_seen(Request(URL))
-    assert dupefilter.request_seen(Request(URL))
-
-
-def test_from_spider_opens(make: Make) -> None:
-    spider = spider_of(make(is_open=False))
-    dupefilter = BloomDupeFilter.from_spider(spider)
-    assert dupefilter.filters is not None
-    assert not dupefilter.request_seen(Request(URL))
-    dupefilter.close("finished")
-
-
 def test_a_spider_that_only_the_engine_knows_is_the_crawls(make: Make) -> None:
     """As in tests of Scrapy's, which open an engine by themselves."""
     crawler = make(is_open=False, BLOOM_REMEMBER="crawled").crawler
@@ -193,6 +179,7 @@ def test_close_is_idempotent_and_leaves_no_connection(make: Make, client: redis.
     until_connections(client, "closed", 1)
     dupefilter.close("finished")
     dupefilter.close("finished")
+    assert dupefilter.request_seen(Request("https://example.com/late")) is False
     until_connections(client, "closed", 0)
 
 
@@ -321,15 +308,6 @@ def test_a_part_that_is_lost_is_counted_and_logged(
     assert caplog.text.count("a part of it was gone") == 1
 
 
-def test_after_close_nothing_is_asked_and_nothing_reconnects(
-    make: Make, client: redis.Redis
-) -> None:
-    dupefilter = make(**named("late"))
-    dupefilter.close("finished")
-    assert dupefilter.request_seen(Request(URL)) is False
-    until_connections(client, "late", 0)
-
-
 def test_a_flush_that_fails_at_the_start_is_an_error(make: Make, server: Server) -> None:
     """scrapy-redis clears its queue after the dupefilter; at the end nothing is called."""
     dupefilter = make(SCHEDULER_FLUSH_ON_START=True, BLOOM_TIMEOUT=0.05)
@@ -345,17 +323,6 @@ def test_a_spider_without_a_name_has_a_filter(make: Make) -> None:
     crawler.spider = None
     crawler.spidercls = type("Nameless", (), {})
     assert BloomDupeFilter.from_crawler(crawler).settings.key == "spider:bloom"
-
-
-def test_signals_of_the_crawl_reach_the_filter(make: Make) -> None:
-    """A flush after spider_opened is one at the end; scrapy-redis never closes the filter."""
-    dupefilter = make(SCHEDULER_FLUSH_ON_START=True)
-    dupefilter.request_seen(Request(URL))
-    dupefilter.crawler.signals.send_catch_log(signals.spider_opened, spider=None)
-    dupefilter.clear()
-    assert dupefilter.request_seen(Request(URL)), "a flush at the end is ignored"
-    dupefilter.crawler.signals.send_catch_log(signals.spider_closed, spider=None, reason="")
-    assert dupefilter.filters is None
 
 
 def test_requests_carry_nothing_of_the_filter(make: Make) -> None:

@@ -41,12 +41,6 @@ def test_a_copied_is_start_request_does_not_make_a_start_request(make: Make) -> 
     assert make().request_seen(copied)
 
 
-def test_start_requests_can_be_remembered_like_all_others(make: Make) -> None:
-    start = Request(URL, meta={"is_start_request": True})
-    assert not make(BLOOM_START_RECRAWL_AFTER="default").request_seen(start)
-    assert make(BLOOM_START_RECRAWL_AFTER="default").request_seen(start)
-
-
 def test_sitemaps_behind_a_start_request_are_hubs_too(make: Make) -> None:
     """robots.txt -> sitemap index -> sitemap: the second run must read them all."""
 

@@ -13,11 +13,8 @@ from example_site.build import Site
 from example_site.serve import SiteServer, serve
 from support.certificates import TLSServer
 from support.crawling import PLAIN_SCRAPY, options, run_scrapy
-from support.rights import PASSWORD, USER, set_user
 from support.sentinels import start_sentinels
 from support.servers import Server, start_cluster
-
-from scrapy_bloom.bloom.protocol.rights import Rules
 
 STORIES = 24
 #: What each run fetches: the start request, and what Scrapy itself asks for.
@@ -81,12 +78,6 @@ def standalone(binary: str, directory: Path) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def unix_socket(binary: str, directory: Path) -> Iterator[dict[str, str]]:
-    with Server(binary) as server:
-        yield {"BLOOM_REDIS_URL": server.unix_url}
-
-
-@contextmanager
 def sentinel(binary: str, directory: Path) -> Iterator[dict[str, str]]:
     with start_sentinels(binary) as watched:
         yield {"BLOOM_REDIS_URL": watched.url()}
@@ -111,19 +102,10 @@ def embedded(binary: str, directory: Path) -> Iterator[dict[str, str]]:
     yield {"BLOOM_REDIS_URL": f"embedded:{directory / 'bloom'}"}
 
 
-@contextmanager
-def few_rights(binary: str, directory: Path) -> Iterator[dict[str, str]]:
-    """A user with the rights that are documented."""
-    rules = Rules.of(["shop:bloom"])
-    with Server(binary) as server, server.client() as admin:
-        set_user(admin, *rules.keys, *rules.commands)
-        admin.execute_command("ACL", "SETUSER", "default", "off")
-        yield {"BLOOM_REDIS_URL": f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}/0"}
-
-
+#: A crawl through Sentinel is in test_addresses_crawl.py, too.
 PLACES: list[Any] = [
-    *(standalone, unix_socket, sentinel, cluster, tls, few_rights),
-    embedded,
+    *(standalone, cluster, tls, embedded),
+    pytest.param(sentinel, marks=pytest.mark.slow),
 ]
 
 # -- crawls --
@@ -150,6 +132,8 @@ class Magazine:
         self._spider = directory / "everywhere.py"
         self._spider.write_text(SPIDER)
         self.expected = self.crawl(PLAIN_SCRAPY)
+        assert len(self.expected.items) > STORIES
+        assert {*self.expected.items.values()} == {1}
 
     def crawl(self, settings: dict[str, str]) -> Found:
         """Run the spider."""
@@ -170,21 +154,13 @@ def magazine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Magazine]:
         yield Magazine(web, directory)
 
 
-@pytest.mark.parametrize(
-    ("place", "remember"),
-    [*((place, "crawled") for place in PLACES), (standalone, "scheduled"), (cluster, "scheduled")],
-)
+@pytest.mark.parametrize("place", PLACES)
 def test_the_same_pages_and_items_and_then_nothing_new(
-    magazine: Magazine, place: Place, remember: str, any_binary: str, tmp_path: Path
+    magazine: Magazine, place: Place, any_binary: str, tmp_path: Path
 ) -> None:
     with place(any_binary, tmp_path) as address:
-        settings = {**address, "BLOOM_REMEMBER": remember, "BLOOM_TIMEOUT": "30"}
+        settings = {**address, "BLOOM_TIMEOUT": "30"}
         assert magazine.crawl(settings) == magazine.expected
         again = magazine.crawl(settings)
     assert set(again.pages) <= EACH_RUN
     assert not again.items
-
-
-def test_the_crawl_is_worth_comparing(magazine: Magazine) -> None:
-    assert len(magazine.expected.items) > STORIES
-    assert set(magazine.expected.items.values()) == {1}

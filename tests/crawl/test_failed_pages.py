@@ -1,8 +1,5 @@
 """``scrapy bloom failed`` after real crawls: pages fail in all ways, and the command says how."""
 
-from typing import Any
-
-import pytest
 from support.lab_commands import bloom
 from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, moved, page
 
@@ -29,9 +26,7 @@ class Failing(OddSpider):
 """
 
 
-@pytest.fixture(scope="module")
-def failed(lab_of: LabOf) -> dict[str, Any]:
-    """The failed pages by path, after one crawl."""
+def test_why_pages_have_failed(lab_of: LabOf) -> None:
     paths = ("/error", "/denied", "/reset", "/slow", "/raises", "/tells", "/fine")
     lab = lab_of({"/": page(*paths), "/error": ERROR, "/denied": DENIED, "/reset": RESET})
     lab.site.pages |= {"/slow": Reply(body=b"12345", drip=1.0), "/fine": page()}
@@ -45,44 +40,28 @@ def failed(lab_of: LabOf) -> dict[str, Any]:
     assert called.code == 0, called.err
     assert SECRET not in called.out
     assert (called.json["failed"], called.json["due"]) == (7, 0)
-    return {one["url"].removeprefix(lab.site.url): one for one in called.json["pages"]}
-
-
-def reason(failed: dict[str, Any], path: str) -> str:
-    found: str = failed[path]["reason"]
-    return found
-
-
-def test_statuses(failed: dict[str, Any]) -> None:
-    assert (reason(failed, "/error"), reason(failed, "/denied")) == ("HTTP 500", "HTTP 403")
-
-
-def test_the_network(failed: dict[str, Any]) -> None:
-    assert "lookup failed" in reason(failed, "http://nothing.invalid/")
-    assert "Timeout" in reason(failed, "/slow")
-    assert "Connection" in reason(failed, "/reset")
-
-
-def test_callbacks(failed: dict[str, Any]) -> None:
-    assert reason(failed, "/raises") == "parse: KeyError: 'price'"
-    told = reason(failed, "/tells")
-    assert told.startswith("parse: ValueError: not at https://***@example.com/x?*** xxx")
-    assert len(told) <= 200
-
-
-def test_what_else_is_known(failed: dict[str, Any]) -> None:
+    failed = {one["url"].removeprefix(lab.site.url): one for one in called.json["pages"]}
     one = failed["/error"]
     assert (one["name"], one["attempts"], one["spider"]) == ("default", 1, "odd")
     assert one["due_utc"].endswith("Z")
+    reasons = {path: one["reason"] for path, one in failed.items()}
+    assert (reasons["/error"], reasons["/denied"]) == ("HTTP 500", "HTTP 403")
+    assert "lookup failed" in reasons["http://nothing.invalid/"]
+    assert "Timeout" in reasons["/slow"]
+    assert "Connection" in reasons["/reset"]
+    assert reasons["/raises"] == "parse: KeyError: 'price'"
+    assert reasons["/tells"].startswith(
+        "parse: ValueError: not at https://***@example.com/x?*** xxx"
+    )
+    assert len(reasons["/tells"]) <= 200
 
 
-@pytest.mark.parametrize("error", [ERROR, RESET])
 def test_a_page_fails_whose_redirects_target_of_another_window_fails_when_it_is_retried(
-    lab_of: LabOf, error: Reply
+    lab_of: LabOf,
 ) -> None:
     """A retry of the target is no redirect of a retry, which would be dropped as known."""
     rules = '[["/listing", "run"]]'
-    lab = lab_of({"/": page("/a"), "/a": moved("/listing"), "/listing": error})
+    lab = lab_of({"/": page("/a"), "/a": moved("/listing"), "/listing": RESET})
     done = lab.crawl(BLOOM_RECRAWL_RULES=rules, RETRY_TIMES=1)
     assert done.hits["/listing"] == 2
     assert done.claims.keys() == {"/a"}

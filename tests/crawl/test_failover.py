@@ -13,10 +13,9 @@ from support.loops import eventually, in_loop
 from support.outages import kick, killed, known_host
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
-from support.workers import Worker, claimed, marked, page
+from support.workers import Worker, marked, page
 
 from scrapy_bloom.crawl import writer as writing
-from scrapy_bloom.crawl.jobs import Job, JobKind
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 pytestmark = pytest.mark.usefixtures("short_retries")
@@ -27,12 +26,9 @@ HOST = "redis.test"
 # -- no outage --
 
 
-@pytest.mark.parametrize("remember", REMEMBER)
 @in_loop
-async def test_a_server_that_forgets_its_scripts_is_no_outage(
-    remember: str, own_server: Server
-) -> None:
-    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+async def test_a_server_that_forgets_its_scripts_is_no_outage(own_server: Server) -> None:
+    async with Worker(own_server.url, BLOOM_REMEMBER="crawled") as worker:
         with own_server.client() as client:
             for number in range(5):
                 client.script_flush()
@@ -40,7 +36,7 @@ async def test_a_server_that_forgets_its_scripts_is_no_outage(
                 client.script_flush()
                 assert worker.sees(number)
             assert worker.stat("outages") == worker.stat("unknown") == worker.stat("offline") == 0
-    assert marked(own_server, remember) == 5
+    assert marked(own_server, "crawled") == 5
 
 
 @in_loop
@@ -54,21 +50,6 @@ async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
 
 
 # -- on the way back --
-
-
-@in_loop
-async def test_an_outage_that_a_write_notices_costs_the_crawl_nothing(
-    own_server: Server,
-) -> None:
-    async with Worker(own_server.url) as worker:
-        with killed(own_server):
-            worker.jobs.put(Job(JobKind.RELEASE, "default", b"anything"))
-            await eventually(lambda: worker.stat("outages"))
-            assert not worker.sees(0)
-            assert worker.sees(0)
-        await worker.found_again()
-        assert (worker.stat("unknown"), worker.stat("offline")) == (0, 1)
-    assert claimed(own_server) == 1
 
 
 @pytest.mark.parametrize("remember", REMEMBER)
@@ -96,11 +77,10 @@ async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
             assert marked(lasting_server, remember) == count
 
 
-@pytest.mark.parametrize("remember", REMEMBER)
 @in_loop
-async def test_pages_are_made_up_for_in_their_windows(remember: str, own_server: Server) -> None:
+async def test_pages_are_made_up_for_in_their_windows(own_server: Server) -> None:
     windows = {"BLOOM_RECRAWL_RULES": [("^$", "1 day"), ("^$", "2 days")]}
-    async with Worker(own_server.url, BLOOM_REMEMBER=remember, **windows) as worker:
+    async with Worker(own_server.url, BLOOM_REMEMBER="crawled", **windows) as worker:
         with killed(own_server):
             for name in ("default", "1 day", "2 days", "1 day"):
                 worker.dupefilter.request_seen(in_window(name, name))
@@ -120,12 +100,11 @@ def in_window(name: str, window: str) -> Request:
 # -- the policy --
 
 
-@pytest.mark.parametrize("remember", REMEMBER)
 @in_loop
 async def test_the_spider_is_closed_once_if_that_is_wanted(
-    remember: str, own_server: Server, caplog: pytest.LogCaptureFixture
+    own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = {"BLOOM_REMEMBER": remember, "BLOOM_ON_REDIS_ERROR": "close"}
+    settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_ON_REDIS_ERROR": "close"}
     async with Worker(own_server.url, **settings) as worker:
         with killed(own_server):
             assert not worker.sees(0)
@@ -136,7 +115,7 @@ async def test_the_spider_is_closed_once_if_that_is_wanted(
             await eventually(lambda: worker.server._failures > 2)
         await worker.found_again()
         assert worker.engine.calls == [CLOSED_WITHOUT_SERVER]
-    assert marked(own_server, remember) == 2
+    assert marked(own_server, "scheduled") == 2
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", HOST])

@@ -1,7 +1,8 @@
 """A client that can write to the filter's keys forges workers and claims: crawls stay bounded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from scrapy import Request
@@ -70,14 +71,11 @@ def description(process: Process = FAR, queue: str = "") -> str:
 
 #: What is forged, until when it is alive by the server's clock, how much of it.
 CROWDS: dict[str, Callable[[int], tuple[str, str, int | str, int]]] = {
-    "alive": lambda now: (OURS, description(), now + 3, MANY),
     "alive for ever": lambda now: (OURS, description(), now + 10**9, SOME),
     "silent": lambda now: (OURS, description(), now - 9, MANY),
-    "stopped": lambda _: (OURS, description(), 0, SOME),
     "gone": lambda now: (OURS, description(replace(Process.own(), started=1)), now + 60, SOME),
     "with queues": lambda now: (OURS, description(queue="q<number>"), now + 60, SOME),
     "of another spider": lambda now: (OTHERS, description(), now + 60, SOME),
-    "damaged": lambda now: ("w%d", "?" * 200, now + 60, SOME),
     "with a damaged time": lambda _: (OURS, description(), "1e300", SOME),
     "far too long": lambda _: ("w%d", "?" * 5_000, 0, 10_000),
 }
@@ -96,7 +94,12 @@ def assert_bounded(done: Done, usual: int) -> None:
     assert done.stats["peak"] < usual + MAX_MORE_MEMORY
 
 
-@pytest.mark.parametrize("kind", CROWDS)
+def others_slow(kinds: Iterable[str], *often: str) -> list[Any]:
+    """Return all kinds; most are slow."""
+    return [pytest.param(one, marks=[] if one in often else pytest.mark.slow) for one in kinds]
+
+
+@pytest.mark.parametrize("kind", others_slow(CROWDS, "silent", "with queues", "far too long"))
 def test_forged_workers_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
     field, value, until, count = CROWDS[kind](lab.now())
     forge(lab, Keys(KEY).heartbeats(), field, value, count, score=until)
@@ -111,7 +114,6 @@ FIELD = "%040x"
 #: Forged claims.
 CLAIMS = {
     "of unknown workers": (f"w{workers.tag('odd')}<number> n 1 0 {{}}", SOME),
-    "of a dead worker": (f"{OURS % 0} n 1 0 {{}}", SOME),
     "of a dead worker, not kept": (f"{OURS % 0} n 1 0 ", MANY),
     "of a worker that is alive": (f"{OURS % 1} n 1 0 {{}}", MANY),
     "of a queue": (f"q{workers.tag('odd')}1 n 1 0 {{}}", SOME),
@@ -120,7 +122,7 @@ CLAIMS = {
 }
 
 
-@pytest.mark.parametrize("kind", CLAIMS)
+@pytest.mark.parametrize("kind", others_slow(CLAIMS, "of a dead worker, not kept", "damaged"))
 def test_forged_claims_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
     now, key = lab.now(), Keys(KEY)
     lab.client.zadd(key.heartbeats(), {OURS % 0 + description(): 0})

@@ -10,10 +10,7 @@ from support.odd_site import SHARED_QUEUE, Lab, LabOf, Reply, page
 SPIDER = """
 import asyncio
 from pathlib import Path
-from scrapy import Request
 from scrapy.exceptions import CloseSpider, DropItem
-from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, Rule
 from twisted.internet.task import deferLater
 from support.odd_site import OddSpider
 
@@ -49,8 +46,7 @@ class Late(Plain):
         from twisted.internet import reactor
         return deferLater(reactor, 0.05, self.store, item)
 
-class Shop:
-    name = "odd"
+class Shop(OddSpider):
     custom_settings = {"ITEM_PIPELINES": {PIPELINE: 1}}
 
     def items(self, response):
@@ -58,32 +54,20 @@ class Shop:
         yield {"path": "", "name": f"{path} 1"}  # of each page, one is stored
         yield {"path": path, "name": f"{path} 0"}
 
-class Manual(Shop, OddSpider):
     def parse(self, response):
         yield from self.items(response)
         yield from self.links(response, errback=self.failed)
 
     def failed(self, failure):
         yield {"path": "/denied", "name": "/denied"}
-
-class Follows(Shop, CrawlSpider):
-    rules = [Rule(LinkExtractor(), callback="parse_item", follow=True)]
-
-    async def start(self):
-        yield Request(self.settings["SITE_URL"] + "/")
-
-    def parse_item(self, response):
-        return self.items(response)
 """
 PATHS = [f"/{number}" for number in range(10)]
 BROKEN = {"/1", "/5", "/8"}
 
 
-def spider(pipeline: str = "Plain", name: str = "Manual") -> str:
-    """Return a spider, the only one of its file, with one pipeline."""
-    other = "Follows" if name == "Manual" else "Manual"
-    text = SPIDER.replace("PIPELINE:", f"{pipeline}:")
-    return f"{text}\ndel {other}\n"
+def spider(pipeline: str = "Plain") -> str:
+    """Return a spider with one pipeline."""
+    return SPIDER.replace("PIPELINE:", f"{pipeline}:")
 
 
 class Shop:
@@ -109,20 +93,17 @@ def shop(lab_of: LabOf) -> Shop:
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "name", "settings"),
+    ("pipeline", "settings"),
     [
-        ("Plain", "Manual", {}),
-        ("Async", "Follows", {}),
-        ("Late", "Manual", {"BLOOM_REMEMBER": "items"}),
-        ("Async", "Manual", {"BLOOM_BATCH": 0}),
-        ("Plain", "Follows", SHARED_QUEUE),
-        ("Async", "Manual", {**SHARED_QUEUE, "BLOOM_REMEMBER": "items"}),
+        ("Plain", {}),
+        pytest.param("Async", {"BLOOM_BATCH": 0}, marks=pytest.mark.slow),
+        ("Late", {**SHARED_QUEUE, "BLOOM_REMEMBER": "items"}),
     ],
 )
 def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
-    shop: Shop, pipeline: str, name: str, settings: dict[str, Any]
+    shop: Shop, pipeline: str, settings: dict[str, Any]
 ) -> None:
-    lab, code = shop.lab, spider(pipeline, name)
+    lab, code = shop.lab, spider(pipeline)
     down = {"DOWN": ",".join(BROKEN)}
     done = lab.crawl(code, **shop.settings(**settings, **down))
     assert done.stats["bloom/failed"] == 3

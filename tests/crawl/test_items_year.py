@@ -1,5 +1,6 @@
 """Months of a news site on a moved clock: what each run fetches under BLOOM_REMEMBER = "items"."""
 
+import pytest
 from support.clock import MovedServer
 
 from benchmarks.year import POLICIES, year
@@ -14,6 +15,7 @@ def test_each_story_once_a_window_and_no_new_one_missed(moved: MovedServer) -> N
     assert again == {f"/story/{number}" for number in range(90)}, "what is older than six months"
 
 
+@pytest.mark.slow
 def test_without_it_listings_that_are_not_marked_hide_what_is_new(
     moved: MovedServer,
 ) -> None:

@@ -55,8 +55,7 @@ def missing(lab: Lab) -> Mapping[str, tuple[int, str]]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"BLOOM_BATCH": 0},
-        {"BLOOM_CAPACITY": 20, "BLOOM_BLOCKS": 1},
+        {"BLOOM_BATCH": 0, "BLOOM_CAPACITY": 20, "BLOOM_BLOCKS": 1},
         SHARED_QUEUE,
     ],
     ids=lambda settings: next(iter(settings)),
@@ -87,23 +86,7 @@ def test_pages_that_are_missing_for_two_windows_are_gone(lab: Lab, moved: MovedS
     assert crawl(lab).hits == Counter(["/", *PAGES]) - Counter(["/1"])
 
 
-def test_a_page_that_is_gone_and_linked_again_is_in_the_ledger_again(
-    lab: Lab, moved: MovedServer
-) -> None:
-    del lab.site.pages["/1"]
-    for month in (1, 7, 13):
-        move_to(moved, 2027 + month // 12, 1 + month % 12, 20)
-        crawl(lab)
-    assert missing(lab)["/1"][0] == 3, "it was linked, so it was fetched"
-    lab.site.pages["/1"] = page()
-    move_to(moved, 2028, 8, 20)
-    crawl(lab)
-    assert missing(lab) == {}
-    unlink(lab.site)
-    move_to(moved, 2029, 2, 20)
-    assert crawl(lab).hits == Counter(["/", *PAGES])
-
-
+@pytest.mark.slow
 def test_a_page_that_fails_each_time_is_tried_five_times_a_window_and_gone_after_two(
     lab: Lab, moved: MovedServer
 ) -> None:
@@ -252,7 +235,10 @@ def ruled(window: str) -> dict[str, str]:
     return {"BLOOM_RECRAWL_RULES": json.dumps([[TENS, window]] if window else [])}
 
 
-@pytest.mark.parametrize(("before", "now"), [("60 days", "6 weeks"), ("2 months", "")])
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("60 days", "6 weeks"), pytest.param("2 months", "", marks=pytest.mark.slow)],
+)
 def test_pages_whose_window_is_gone_are_proposed_in_the_one_that_they_have_now(
     lab: Lab, moved: MovedServer, before: str, now: str
 ) -> None:

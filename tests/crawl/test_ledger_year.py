@@ -17,7 +17,7 @@ def check(found: Found) -> None:
     assert (found.wrong, found.unlisted, found.gone) == (0, 0, PAGES // 10)
 
 
-@pytest.mark.parametrize("remember", ['"crawled"', '"items"'])
+@pytest.mark.parametrize("remember", [pytest.param('"crawled"', marks=pytest.mark.slow), '"items"'])
 def test_pages_without_links_are_fetched_once_a_window(moved: MovedServer, remember: str) -> None:
     """Until they are gone for two windows; then those are fetched that are linked."""
     found = years(moved, POLICIES[f"{remember}, BLOOM_LEDGER"], PAGES, window=WINDOW)
@@ -30,6 +30,7 @@ def test_pages_without_links_are_fetched_once_a_window(moved: MovedServer, remem
     assert found.proposed == halves * PAGES // 8 - 1
 
 
+@pytest.mark.slow  # the simulator's kind "ledger" kills, too
 def test_kill_nine_in_between_changes_nothing(moved: MovedServer) -> None:
     """Only pages that were not recorded yet are fetched again, by the next crawl."""
     policy = POLICIES['"items", BLOOM_LEDGER, kill -9']
@@ -38,6 +39,7 @@ def test_kill_nine_in_between_changes_nothing(moved: MovedServer) -> None:
     assert found.kills >= 5
 
 
+@pytest.mark.slow
 def test_without_a_ledger_they_are_never_fetched_again(moved: MovedServer) -> None:
     """So that the tests above can fail."""
     found = years(moved, POLICIES['"items"'], PAGES, window=WINDOW)

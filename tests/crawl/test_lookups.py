@@ -124,18 +124,6 @@ async def test_what_comes_during_a_round_is_part_of_it_or_of_the_next(
 
 
 @in_loop
-async def test_one_page_that_is_cancelled_leaves_the_others_their_answers(server: Server) -> None:
-    async with worker(server) as one:
-        cancelled, other = page(one, "cancelled"), page(one, "other")
-        decide = one.crawl.decider.decide_many
-        tasks = [asyncio.ensure_future(decide(lookups)) for lookups in (cancelled, other)]
-        await asyncio.sleep(0)
-        await cancel(*tasks)
-        assert verdicts(other) == {NEW}
-        assert one.stat("unknown") == 0
-
-
-@in_loop
 async def test_closing_does_not_wait_for_a_lookup_of_a_cancelled_page(
     server: Server, client: redis.Redis
 ) -> None:

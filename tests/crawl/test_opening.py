@@ -1,20 +1,19 @@
 """A crawl waits at its start for a server that is slow or loads its data."""
 
-import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from support.loops import eventually, in_loop
-from support.outages import loading, stalled
-from support.polling import PATIENCE
+from redis.exceptions import BusyLoadingError
+from support.loops import in_loop
+from support.outages import stalled
 from support.servers import Server
 from support.workers import Worker
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.errors import NotReadyError
+from scrapy_bloom.bloom.errors import NotReadyError, explain
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.crawl.context import OPENING_SECONDS, Opening
 
@@ -65,27 +64,9 @@ async def test_a_crawl_waits_at_its_start_for_a_server_that_is_slow(
     assert caplog.text.count("Waiting for it, up to 30 s") == 1
 
 
-@in_loop
-async def test_a_crawl_waits_at_its_start_for_a_server_that_loads_its_data(
-    own_server: Server,
-) -> None:
-    with loading(own_server):
-        await eventually(lambda: is_loading(own_server))
-        async with Worker(own_server.url) as worker:
-            assert not worker.sees(0)
-            assert worker.stat("outages") == 0
-
-
-def is_loading(server: Server) -> bool:
-    """Without redis-py: version 5.0 leaves a socket open when a server is loading."""
-    try:
-        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-            connection.sendall(b"PING\r\n")
-            reply = connection.recv(100)
-    except ConnectionError:  # it does not listen yet
-        return False
-    assert reply.startswith(b"-LOADING"), "it has loaded its data already"
-    return True
+def test_a_server_that_loads_its_data_is_waited_for_like_a_slow_one() -> None:
+    error = explain(BusyLoadingError("Redis is loading the dataset in memory"), "the server")
+    assert isinstance(error, NotReadyError)
 
 
 def test_waiting_for_a_slow_server_has_an_end() -> None:

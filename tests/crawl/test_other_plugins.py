@@ -258,6 +258,10 @@ def web(site: Site) -> Iterator[SiteServer]:
         yield web
 
 
+#: The one whose requests cannot be stored.
+OFTEN = {"playwright"}
+
+
 @pytest.fixture(params=PLUGINS)
 def plugin(request: pytest.FixtureRequest) -> Plugin:
     plugin = PLUGINS[request.param]
@@ -287,6 +291,11 @@ def test_the_same_pages_and_items_and_then_nothing_new(
     assert set(items) <= {f"{web.url}/"}
 
 
+@pytest.mark.parametrize(
+    "plugin",
+    [pytest.param(one, marks=[] if one in OFTEN else pytest.mark.slow) for one in PLUGINS],
+    indirect=True,
+)
 def test_no_page_is_lost_with_a_kill(
     plugin: Plugin, web: SiteServer, site: Site, settings: dict[str, str], tmp_path: Path
 ) -> None:

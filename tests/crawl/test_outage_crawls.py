@@ -29,7 +29,7 @@ def site(tmp_path: Path) -> Site:
     return Site.build(tmp_path / "site", count=64)
 
 
-@pytest.mark.parametrize("outage", [killed, stalled])
+@pytest.mark.parametrize("outage", [killed, pytest.param(stalled, marks=pytest.mark.slow)])
 def test_a_crawl_goes_on_without_the_server(
     outage: Callable[[Server], AbstractContextManager[None]],
     lasting_server: Server,
@@ -62,7 +62,7 @@ def test_a_crawl_goes_on_without_the_server(
         assert web.hits() - before == Counter(site.truth().crawl(site.truth())), "all is recorded"
 
 
-@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
+@pytest.mark.parametrize("remember", [pytest.param("scheduled", marks=pytest.mark.slow), "crawled"])
 def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_scheduled(
     remember: str, lasting_server: Server, site: Site, web: SiteServer, tmp_path: Path
 ) -> None:

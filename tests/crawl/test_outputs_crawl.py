@@ -7,18 +7,17 @@ from collections import Counter
 
 import pytest
 from scrapy import version_info
-from support.counting import COUNTING, PAGES, REMEMBER, assert_ended_well, plain, spider
+from support.counting import COUNTING, PAGES, assert_ended_well, plain, spider
 from support.odd_site import Done, LabOf, page, tree
 from support.polling import until
 
 # -- as Scrapy does --
 
 
-@REMEMBER
-def test_the_same_pages_are_fetched_as_by_scrapy_alone(lab_of: LabOf, remember: str) -> None:
+def test_the_same_pages_are_fetched_as_by_scrapy_alone(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
     hits, stats = plain(lab)
-    done = lab.crawl(COUNTING, BLOOM_REMEMBER=remember)
+    done = lab.crawl(COUNTING)
     assert done.hits == hits == Counter(lab.site.pages.keys())
     for stat in ("scheduler/enqueued", "dupefilter/filtered", "test/dropped"):
         assert done.stats[stat] == stats[stat]
@@ -47,9 +46,7 @@ async def parse(self, response):
 # -- settings --
 
 
-@pytest.mark.parametrize(
-    ("batch", "remember"), [(0, "scheduled"), (1, "crawled"), (4_096, "crawled")]
-)
+@pytest.mark.parametrize(("batch", "remember"), [(0, "scheduled"), (1, "crawled")])
 def test_any_batch_will_do(lab_of: LabOf, batch: int, remember: str) -> None:
     lab = lab_of(tree(PAGES))
     done = lab.crawl(COUNTING, BLOOM_BATCH=batch, BLOOM_REMEMBER=remember)
@@ -60,12 +57,9 @@ def test_any_batch_will_do(lab_of: LabOf, batch: int, remember: str) -> None:
     assert_ended_well(done)
 
 
-@REMEMBER
-def test_without_a_reactor_all_is_the_same(lab_of: LabOf, remember: str) -> None:
+def test_without_a_reactor_all_is_the_same(lab_of: LabOf) -> None:
     """From Scrapy 2.19 on; older ones do not know the setting."""
-    done = lab_of(tree(PAGES)).crawl(
-        COUNTING, BLOOM_REMEMBER=remember, TWISTED_REACTOR_ENABLED=False
-    )
+    done = lab_of(tree(PAGES)).crawl(COUNTING, TWISTED_REACTOR_ENABLED=False)
     assert "bloom/async_round_trips" in done.stats
     assert_complete(done)
 
@@ -79,11 +73,10 @@ def test_scheduled_works_under_another_reactor(lab_of: LabOf) -> None:
     assert_complete(done)
 
 
-@pytest.mark.parametrize("remember", ["crawled", "items"])
-def test_claims_are_refused_under_another_reactor(lab_of: LabOf, remember: str) -> None:
-    with lab_of(tree(PAGES)).start(BLOOM_REMEMBER=remember, **SELECT) as crawl:
+def test_claims_are_refused_under_another_reactor(lab_of: LabOf) -> None:
+    with lab_of(tree(PAGES)).start(BLOOM_REMEMBER="items", **SELECT) as crawl:
         until(lambda: crawl.is_over, "it is refused")
-    assert f'BLOOM_REMEMBER = "{remember}" needs asyncio' in crawl.log
+    assert 'BLOOM_REMEMBER = "items" needs asyncio' in crawl.log
     assert "remove TWISTED_REACTOR from the settings" in crawl.log
     assert "Crawled (" not in crawl.log
 
@@ -117,7 +110,7 @@ def links(self, response):
 
 
 def test_callbacks_that_block_the_crawl_are_no_outage(lab_of: LabOf) -> None:
-    lab = lab_of(tree(12))
+    lab = lab_of(tree(6))
     code = spider("""
 def parse(self, response):
     import time
@@ -188,13 +181,13 @@ async def start(self):
 """)
 
 
-@pytest.mark.parametrize("batch", [0, 64])
 @pytest.mark.parametrize(
-    "start",
+    ("start", "batch"),
     [
-        "/",
+        ("/", 64),
         pytest.param(
             "/broken",
+            0,
             marks=pytest.mark.skipif(
                 version_info < (2, 14), reason="Scrapy 2.13 alone waits for ever"
             ),

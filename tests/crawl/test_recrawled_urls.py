@@ -97,12 +97,10 @@ def test_a_page_that_a_worker_crawls_now_is_left_to_it(lab: Lab) -> None:
     ("arguments", "left"),
     [
         ({"dont_filter": True}, {"/b"}),
-        ({"meta": {"bloom_recrawl_after": "1 day"}}, {"/b"}),
-        ({"meta": {"bloom_key": "product"}}, {"/b"}),
-        ({"meta": {"bloom_version": "2"}}, {"/b"}),
+        ({"meta": {"bloom_key": "product", "bloom_recrawl_after": "1 day"}}, {"/b"}),
         ({"method": "POST"}, {"/a", "/b"}),  # another page
     ],
-    ids=["unfiltered", "window", "key", "version", "method"],
+    ids=["unfiltered", "key and window", "method"],
 )
 def test_a_page_that_is_pending_under_another_name_is_left_alone(
     lab_of: LabOf, arguments: dict[str, Any], left: set[str]
@@ -230,39 +228,17 @@ class Rules(CrawlSpider):
 
 
 def test_a_crawl_spider_does_with_a_page_what_its_rules_do_with_a_link(lab: Lab) -> None:
+    """Of a page that no rule matches, only the links are followed."""
     lab.site.pages |= {"/a": page("/c", "/added"), "/added": page(), "/list": page("/a", "/b")}
-    recrawl(lab, "/a", "/list", spider=CRAWL_SPIDER)
+    lab.site.pages |= {"/other": page("/further"), "/further": page()}
+    urls = [lab.site.url + path for path in ("/a", "/list", "/other")]
+    called = bloom(lab, "recrawl", *urls, spider=CRAWL_SPIDER)
+    assert "no rule of spider 'odd' matches 1 of the URLs: only their links are foll" in called.err
     done = lab.crawl(CRAWL_SPIDER)
-    assert done.hits == EACH_RUN + Counter(["/a", "/list", "/added"])
-    assert {name for name in done.stats if "parsed" in name} == {"parsed a 1", "parsed added 1"}
+    assert done.hits == EACH_RUN + Counter(["/a", "/list", "/added", "/other", "/further"])
+    parsed = {name for name in done.stats if "parsed" in name}
+    assert parsed == {"parsed a 1", "parsed added 1", "parsed further 1"}
     assert_settled(lab, CRAWL_SPIDER)
-
-
-def test_a_page_that_no_rule_of_a_crawl_spider_matches(lab: Lab) -> None:
-    lab.site.pages["/other"] = page("/added")
-    lab.site.pages["/added"] = page()
-    done = bloom(lab, "recrawl", f"{lab.site.url}/other", spider=CRAWL_SPIDER)
-    assert "no rule of spider 'odd' matches 1 of the URLs: only their links are foll" in done.err
-    done_crawl = lab.crawl(CRAWL_SPIDER)
-    assert done_crawl.hits == EACH_RUN + Counter(["/other", "/added"])
-    assert {name for name in done_crawl.stats if "parsed" in name} == {"parsed added 1"}
-
-
-def test_a_url_is_left_in_the_filter_of_its_window(lab_of: LabOf) -> None:
-    settings: dict[str, Any] = {
-        "BLOOM_RECRAWL_RULES": json.dumps([["/list", "1 day"]]),
-        "BLOOM_RECRAWL_AFTER": "5 months",
-    }
-    lab = lab_of({"/": page("/list", "/a"), "/list": page(), "/a": page()})
-    lab.crawl(**settings)
-    recrawl(lab, "/list", "/a", **settings)
-    claims = lab.claims()  # of all windows
-    assert claims.keys() == {"/list", "/a"}
-    assert claims["/list"].key.startswith("{odd:bloom:1-day:")
-    assert not claims["/a"].key.startswith("{odd:bloom:1-day:")
-    assert all(lab.client.expiretime(claim.key) > lab.now() for claim in claims.values())
-    assert lab.crawl(**settings).hits == EACH_RUN + Counter(["/list", "/a"])
-    assert_settled(lab, **settings)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def has_claims_on_all_links(lab: Lab) -> bool:
 
 @pytest.mark.parametrize(
     ("replicas_wanted", "is_ready"),
-    [(0, is_recorded), (1, has_claims_on_all_links)],
+    [pytest.param(0, is_recorded, marks=pytest.mark.slow), (1, has_claims_on_all_links)],
     ids=["without", "with"],
 )
 def test_a_primary_that_fails_with_the_crawler_hides_no_page(
@@ -161,23 +161,12 @@ def crawl(worker: Worker, *numbers: int) -> None:
 
 
 @in_loop
-async def test_with_its_replica_nothing_is_counted(
-    pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
-) -> None:
-    primary, _ = pair
-    async with waiting(primary, BLOOM_TIMEOUT=TIMEOUT) as worker:
-        crawl(worker, *range(10))
-        await eventually(lambda: recorded(primary) == 10)
-        assert worker.stat("unreplicated") == 0
-    assert TEXT not in caplog.text
-
-
-@in_loop
 async def test_a_replica_that_is_late_is_counted_and_does_not_hold_up_the_crawl(
     pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     primary, replica = pair
     async with waiting(primary, BLOOM_TIMEOUT=2) as worker:
+        assert TEXT not in caplog.text
         with stalled(replica):
             crawl(worker, *range(3))
             assert worker.sees(0)  # while pages wait
@@ -202,14 +191,6 @@ async def test_a_replica_that_is_late_is_counted_and_does_not_hold_up_the_crawl(
 
 
 @in_loop
-async def test_a_server_without_replicas_is_warned_about_when_the_filter_is_opened(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with waiting(own_server):
-        await eventually(lambda: TEXT in caplog.text)
-
-
-@in_loop
 async def test_a_user_who_may_not_wait_gets_the_remedy(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,7 +200,7 @@ async def test_a_user_who_may_not_wait_gets_the_remedy(
         )
     params = {"username": "hasty", "password": "s"}
     async with waiting(own_server, BLOOM_REDIS_PARAMS=params) as worker:
-        await eventually(lambda: "refuses WAIT" in caplog.text)
+        await eventually(lambda: "refuses WAIT" in caplog.text, "when the filter is opened")
         crawl(worker, 1, 2)
         await eventually(lambda: worker.stat("unreplicated") == 2)
         assert worker.stat("outages") == 0

@@ -59,15 +59,11 @@ def refused(lab: Lab, **settings: Any) -> str:
         return crawl.log
 
 
-@pytest.mark.each_server
-@pytest.mark.parametrize(("remember", "queue"), [("crawled", SHARED_QUEUE), ("scheduled", {})])
-def test_a_crawl_with_the_rights_that_are_printed(
-    server: Server, lab: Lab, remember: str, queue: dict[str, Any]
-) -> None:
+@pytest.mark.each_server(others="slow")
+def test_a_crawl_with_the_rights_that_are_printed(server: Server, lab: Lab) -> None:
     """Killed and started again, it goes on where it stopped."""
-    settings = {**ALL_AT_ONCE, **queue, "REDIS_URL": server.url, "BLOOM_REMEMBER": remember}
-    if remember == "crawled":
-        lab.kill_midway(10, **settings)
+    settings = {**ALL_AT_ONCE, **SHARED_QUEUE, "REDIS_URL": server.url}
+    lab.kill_midway(10, **settings)
     done = lab.crawl(**settings)
     assert lab.site.hits().keys() == lab.site.pages.keys()
     assert denials(lab.client) == []
@@ -80,34 +76,16 @@ def test_a_crawl_with_the_rights_that_are_printed(
 
 def test_a_crawl_without_a_right_does_not_begin(lab: Lab) -> None:
     lab.client.execute_command("ACL", "SETUSER", USER, "-hset", "-expireat")
-    for policy in ("degrade", "close"):
-        log = refused(lab, BLOOM_ON_REDIS_ERROR=policy)
-        assert f"the user {USER!r} may not run EXPIREAT, HSET on redis://127" in log
-        assert "scrapy bloom acl prints the rules" in log
-        assert "did not answer" not in log
-        assert PASSWORD not in log
-        assert not lab.site.hits()
+    log = refused(lab)
+    assert f"the user {USER!r} may not run EXPIREAT, HSET on redis://127" in log
+    assert "scrapy bloom acl prints the rules" in log
+    assert "did not answer" not in log
+    assert PASSWORD not in log
+    assert not lab.site.hits()
     assert not lab.client.keys("*")
 
 
-def test_rights_that_are_taken_away_are_an_outage_that_names_them(lab: Lab) -> None:
-    lab.site.hold_after(5)
-    with lab.start(BLOOM_HEARTBEAT=1) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
-        lab.client.execute_command("ACL", "SETUSER", USER, "-hset")
-        lab.site.release()
-        until(lambda: "may not run HSET on" in crawl.log, "the right is named")
-        grant(lab.client)
-        until(lambda: "reconnected" in crawl.log or crawl.is_over, "the crawl goes on")
-        stats = crawl.wait()
-        assert "did not answer" not in crawl.log
-        assert "did not reply" not in crawl.log
-        assert PASSWORD not in crawl.log
-    assert stats["bloom/outages"] == 1
-    assert lab.site.hits().keys() == lab.site.pages.keys()
-    assert not lab.claims()
-
-
+@pytest.mark.slow
 @pytest.mark.each_server
 def test_a_crawl_on_a_cluster(server: Server, site: OddSite, tmp_path: Path) -> None:
     """On a cluster of servers of the same kind."""

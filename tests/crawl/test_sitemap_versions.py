@@ -14,7 +14,7 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.clock import MovedServer
-from support.odd_site import ERROR, Done, Lab, Reply, page, serve
+from support.odd_site import Done, Lab, Reply, page, serve
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
@@ -189,7 +189,6 @@ def test_what_has_changed_and_what_is_due_is_fetched_and_nothing_else(
     ("settings", "sitemaps"),
     [
         ({"BLOOM_REMEMBER": "scheduled"}, GROUPS),
-        ({"BLOOM_BATCH": "0"}, 0),
         ({"BLOOM_RECRAWL_RULES": '[["/product/", "1 day"]]', "BLOOM_RECRAWL_AFTER": "2 runs"}, 0),
     ],
 )
@@ -209,21 +208,10 @@ def test_pages_are_left_out_under_all_settings(
     assert news.crawl(**given).hits["/s0-0"] == 1
 
 
-LISTINGS = """
-from scrapy_bloom import SitemapVersions
-from scrapy.spiders import SitemapSpider
-
-class ListingSpider(SitemapVersions, SitemapSpider):
-    name = "odd"
-
-    @property
-    def sitemap_urls(self):
-        return [self.settings["SITE_URL"] + "/index.xml"]
-
-    def parse(self, response):
+#: Its pages have an item, but for the first of each sitemap.
+LISTINGS = f"""{SPIDER}
         if not response.url.endswith("-0"):
-            yield {"url": response.url}
-        yield from response.follow_all(css="a")
+            yield {{"url": response.url}}
 """
 
 
@@ -260,6 +248,7 @@ def test_pages_of_another_window_are_due_in_time(news_on: NewsOn, moved: MovedSe
     assert news.crawl(**given).hits.total() == 1
 
 
+@pytest.mark.slow
 def test_no_page_that_is_due_is_left_by_staggered_blocks(
     news_on: NewsOn, moved: MovedServer
 ) -> None:
@@ -282,7 +271,7 @@ def fields(news: News) -> set[str]:
     return {name.decode() for key in client.scan_iter("*:claims") for name in client.hkeys(key)}
 
 
-@pytest.mark.parametrize(("pages", "batch"), [(2, 64), (7, 0), (15, 64), (30, 0)])
+@pytest.mark.parametrize(("pages", "batch"), [pytest.param(7, 0, marks=pytest.mark.slow), (15, 64)])
 def test_a_killed_crawl_loses_no_page_of_a_sitemap(
     news_on: NewsOn, server: Server, client: Any, pages: int, batch: int
 ) -> None:
@@ -307,13 +296,12 @@ def test_a_killed_crawl_loses_no_page_of_a_sitemap(
     assert news.crawl(**given).hits == {"/index.xml": 1}
 
 
-@pytest.mark.parametrize("reply", [ERROR, Reply(body=b"<html>Are you human?</html>")])
 def test_a_sitemap_that_cannot_be_read_is_read_again(
-    news_on: NewsOn, server: Server, client: Any, reply: Reply
+    news_on: NewsOn, server: Server, client: Any
 ) -> None:
     news = news_on(server)
     whole = news.lab.site.pages["/s2.xml"]
-    news.lab.site.pages["/s2.xml"] = reply
+    news.lab.site.pages["/s2.xml"] = Reply(body=b"<html>Are you human?</html>")
     given = {"BLOOM_RETRY_AFTER": "1 s", "RETRY_ENABLED": "False"}
     assert news.lab.crawl(SPIDER, **given).hits["/s2.xml"] == 1
     assert len(news.missing()) == SIZE

@@ -39,8 +39,14 @@ def stored(lab: Lab) -> str:
     return " ".join(claim.request for claim in lab.claims().values())
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize(
+    ("way", "is_kept"),
+    [
+        ("header", True),
+        ("proxy", False),
+        *(pytest.param(way, False, marks=pytest.mark.slow) for way in WAYS[:-1]),
+    ],
+)
 def test_credentials_are_stored_unless_that_is_off_and_no_page_is_lost(
     lab_of: LabOf, way: str, is_kept: bool
 ) -> None:

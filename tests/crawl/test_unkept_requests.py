@@ -6,12 +6,11 @@ yielded it must be crawled again, and therefore keeps its own claim until the re
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.ends import ENDS
-from support.odd_site import SHARED_QUEUE, Lab, LabOf, Pages, moved, page, tree
+from support.odd_site import SHARED_QUEUE, Lab, LabOf, Pages, page, tree
 from support.polling import until
 
 PAGES = 40
@@ -21,11 +20,8 @@ PAGES = 40
 
 HEAD = """
 from dataclasses import dataclass
-from functools import partial
-
-from scrapy import FormRequest, Request, Spider
+from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider
-from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
@@ -44,23 +40,14 @@ class Base:
         self.pages += 1
         if self.pages == self.settings.getint("STOP_AT"):
             raise CloseSpider("enough")
-
-    def number(self, url):
-        return int("0" + "".join(c for c in url.rpartition("/")[2] if c.isdigit()))
 """
 
 
-def rules(body: str) -> str:
-    """Return a CrawlSpider."""
-    return f"{HEAD}\n\nclass RulesSpider(Base, CrawlSpider):\n{body}"
-
-
-def plain(request: str, more: str = "", top: str = "") -> str:
+def plain(request: str, top: str = "") -> str:
     """Return a Spider that follows each link by a request.
 
     Args:
         request: expression that makes the request, of ``self``, ``response`` and ``url``.
-        more: further methods.
         top: further classes and functions.
     """
     return f"""{HEAD}
@@ -74,11 +61,14 @@ class PlainSpider(Base, Spider):
 
     def request(self, response, url):
         return {request}
-{more}
 """
 
 
-RULES = rules('    rules = (Rule(LinkExtractor(), callback="item", follow=True),)')
+RULES = f"""{HEAD}
+
+class RulesSpider(Base, CrawlSpider):
+    rules = (Rule(LinkExtractor(), callback="item", follow=True),)
+"""
 LAMBDA = plain("Request(url, lambda response: self.parse(response))")
 DATACLASS = plain(
     'Request(url, self.parse, cb_kwargs={"context": Context(response.url, len(url))})',
@@ -87,19 +77,7 @@ DATACLASS = plain(
 SPIDERS = {
     "CrawlSpider, callback by name": RULES,
     "dataclass in cb_kwargs": DATACLASS,
-    "errback": plain("Request(url, self.parse, errback=lambda failure: None)"),
-    "some kept": plain(
-        "Request(url, (lambda r: self.parse(r)) if self.number(url) % 2 else self.parse)"
-    ),
-    "dont_filter": plain(
-        "Request(url, lambda r: self.parse(r), dont_filter=self.number(url) % 3 == 2)"
-    ),
-    "listings": plain(
-        "Request(url, lambda response: self.parse(response),"
-        ' meta={"bloom_recrawl_after": "run"} if "/list" in url else {})'
-    ),
     "chain": LAMBDA,
-    "redirects": LAMBDA,
 }
 
 
@@ -110,51 +88,10 @@ liveness.ORPHANED_AFTER_SECONDS = 1
 """
 
 
-def binary_tree(count: int) -> Pages:
-    """Return a site on which each page is linked once."""
-    pages = {
-        f"/{n}": page(*(f"/{m}" for m in (2 * n + 1, 2 * n + 2) if m < count)) for n in range(count)
-    }
-    return {"/": page("/0"), **pages}
-
-
-def listings(count: int) -> Pages:
-    """Return a site with listings, which each page of articles links the next one of."""
-    pages = {"/": page("/mid-0")}
-    for number in range(count // 8):
-        articles = [f"/article-{number}-{n}" for n in range(6)]
-        pages |= dict.fromkeys(articles, page())
-        pages[f"/mid-{number}"] = page(f"/list-{number}")
-        pages[f"/list-{number}"] = page(*articles, f"/mid-{number + 1}")
-    return pages | {f"/mid-{count // 8}": page()}
-
-
-def redirects(count: int) -> Pages:
-    """Return a tree in which each link leads to its page by a redirect."""
-    site: dict[str, Any] = {}
-    for path, reply in tree(count).items():
-        site[path] = page(*(f"/to{link}" for link in reply.links))
-        site[f"/to{path}"] = moved(path)
-    return {path: reply for path, reply in site.items() if path != "/to/"}
-
-
 def chain(count: int) -> Pages:
     """Return a site on which each page links the next one only."""
     pages = {f"/{n}": page(f"/{n + 1}") for n in range(count)}
     return {"/": page("/0"), **pages, f"/{count}": page()}
-
-
-SITES: dict[str, Callable[[int], Pages]] = {
-    "dont_filter": binary_tree,
-    "listings": listings,
-    "redirects": redirects,
-    "chain": chain,
-}
-
-
-def site_of(spider: str) -> Pages:
-    count = PAGES // 2 if spider in ("redirects", "chain") else PAGES
-    return SITES.get(spider, tree)(count)
 
 
 # -- spiders x ends x queues --
@@ -175,35 +112,41 @@ def assert_completes(lab: Lab, spider: str, *, reruns: int = 1, **settings: Any)
 
 @pytest.mark.parametrize("spider", SPIDERS)
 def test_the_next_run_crawls_what_is_missing(lab_of: LabOf, spider: str) -> None:
-    lab, text = lab_of(site_of(spider)), SPIDERS[spider]
+    lab = lab_of(chain(PAGES // 2) if spider == "chain" else tree(PAGES))
+    text = SPIDERS[spider]
     ENDS["SIGKILL"](lab, text)
     assert_completes(lab, text)
 
 
-@pytest.mark.parametrize("end", [end for end in ENDS if end != "SIGKILL"])
+#: Other ends are as fast in test_crawled_stops.py.
+OTHERS = [pytest.param(end, marks=pytest.mark.slow) for end in ENDS if not end.startswith("SIGINT")]
+
+
+@pytest.mark.parametrize("end", ["SIGINT twice", *OTHERS])
 def test_however_the_crawl_has_ended(lab_of: LabOf, end: str) -> None:
     lab = lab_of(tree(PAGES))
     ENDS[end](lab, LAMBDA)
     assert_completes(lab, LAMBDA)
 
 
-@pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
-def test_where_links_are_looked_up_one_by_one(lab_of: LabOf, spider: str) -> None:
+def test_where_links_are_looked_up_one_by_one(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
-    ENDS["SIGKILL"](lab, spider, BLOOM_BATCH=0)
-    assert_completes(lab, spider, BLOOM_BATCH=0)
+    ENDS["SIGKILL"](lab, LAMBDA, BLOOM_BATCH=0)
+    assert_completes(lab, LAMBDA, BLOOM_BATCH=0)
 
 
-@pytest.mark.parametrize("spider", [RULES, LAMBDA], ids=["CrawlSpider", "lambda"])
-def test_in_a_jobdir_that_was_stopped(lab_of: LabOf, spider: str) -> None:
-    """What Scrapy can pickle is in the JOBDIR's queue. What it cannot pickle is gone."""
+def test_in_a_jobdir_that_was_stopped(lab_of: LabOf) -> None:
+    """What Scrapy cannot pickle is not in the JOBDIR's queue, and gone."""
     lab = lab_of(tree(PAGES))
     jobdir: dict[str, Any] = {"JOBDIR": lab.directory / "job"}
-    ENDS["SIGINT"](lab, spider, **jobdir)
-    assert_completes(lab, spider, **jobdir)
+    ENDS["SIGINT"](lab, LAMBDA, **jobdir)
+    assert_completes(lab, LAMBDA, **jobdir)
 
 
-@pytest.mark.parametrize(("persist", "end"), [(True, "SIGKILL"), (False, "CloseSpider")])
+@pytest.mark.parametrize(
+    ("persist", "end"),
+    [(True, "SIGKILL"), pytest.param(False, "CloseSpider", marks=pytest.mark.slow)],
+)
 def test_in_a_queue_of_scrapy_redis(lab_of: LabOf, persist: bool, end: str) -> None:
     """No lambdas: scrapy-redis pickles each request, and fails to schedule those."""
     lab, spider = lab_of(tree(PAGES)), DATACLASS + IMPATIENT
@@ -250,7 +193,7 @@ def test_claims_without_a_request_do_not_hide_pages_from_the_next_run(lab_of: La
 
 # -- one request, yielded twice --
 
-TWICE = plain("Request(url, CALLBACK, dont_filter=True)").replace(
+TWICE = plain("Request(url, lambda r: self.parse(r), dont_filter=True)").replace(
     "            yield self.request(response, url)",
     "            request = self.request(response, url)\n"
     "            yield request\n"
@@ -258,15 +201,12 @@ TWICE = plain("Request(url, CALLBACK, dont_filter=True)").replace(
 )
 
 
-@pytest.mark.parametrize("callback", ["self.parse", "lambda response: self.parse(response)"])
-def test_one_request_object_that_is_yielded_twice_leaves_nothing_behind(
-    lab_of: LabOf, callback: str
-) -> None:
+def test_one_request_object_that_is_yielded_twice_leaves_nothing_behind(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/a"), "/a": page()})
     # One is finished before the other is answered: Scrapy keeps requests in flight in sets, and
     # takes the crawl to be over when one object is in them twice and leaves.
     lab.site.hold_after(2)
-    with lab.start(TWICE.replace("CALLBACK", callback), CONCURRENT_REQUESTS=1) as crawl:
+    with lab.start(TWICE, CONCURRENT_REQUESTS=1) as crawl:
         until(lambda: f"{{'url': '{lab.site.url}/a'}}" in crawl.log or crawl.is_over, "an item")
         time.sleep(1)  # it leaves the sets after the item is logged
         lab.site.release()

@@ -14,9 +14,6 @@ from support.polling import until
 from scrapy_bloom import BloomDupeFilter, BloomFilter
 from scrapy_bloom.fingerprinter import versioned
 
-REMEMBER = pytest.mark.parametrize("remember", ["crawled", "scheduled"])
-BATCH = pytest.mark.parametrize("batch", [0, 64])
-
 SPIDER = """
 from support.odd_site import OddSpider
 
@@ -66,8 +63,7 @@ class Runs:
 # -- what is fetched --
 
 
-@REMEMBER
-@BATCH
+@pytest.mark.parametrize(("remember", "batch"), [("crawled", 64), ("scheduled", 0)])
 def test_a_version_is_fetched_once_and_the_page_without_one_is_seen(
     lab_of: LabOf, remember: str, batch: int
 ) -> None:
@@ -84,28 +80,10 @@ def test_a_version_is_fetched_once_and_the_page_without_one_is_seen(
     assert not runs.lab.claims()
 
 
-@BATCH
-def test_a_killed_crawl_goes_on_with_its_versions(lab_of: LabOf, batch: int) -> None:
-    paths = [f"/{number}" for number in range(20)]
-    lab = lab_of({path: page(*paths) for path in paths})
-    runs, versions = Runs(lab, BLOOM_BATCH=batch, BLOOM_HEARTBEAT=1), dict.fromkeys(paths, "1")
-    lab.site.pages["/"] = listing(versions)
-    first = lab.kill_midway(8, SPIDER, **runs.given)
-    assert len(first) < len(paths)
-    lab.site.pages["/"] = page()
-    second = runs.fetched({})
-    assert {*first, *second} >= {*paths}, "the claims alone bring them back"
-    assert runs.fetched(versions, *paths) == {}
-    assert runs.fetched({"/7": "2"}) == {"/7": 1}
-    assert all(recorded(lab, path, "1") and recorded(lab, path) for path in paths)
-    assert not lab.claims()
-
-
-@REMEMBER
-def test_a_redirect_keeps_the_version(lab_of: LabOf, remember: str) -> None:
+def test_a_redirect_keeps_the_version(lab_of: LabOf) -> None:
     """Else the target of a page that has changed would be a duplicate."""
     lab = lab_of({"/a": moved("/b"), "/b": page()})
-    runs = Runs(lab, BLOOM_REMEMBER=remember)
+    runs = Runs(lab)
     for version in ("1", "2"):
         assert runs.fetched({"/a": version}) == {"/a": 1, "/b": 1}
         assert runs.fetched({"/a": version, "/b": version}, "/a", "/b") == {}

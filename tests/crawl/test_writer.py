@@ -1,4 +1,4 @@
-"""``Writer``: batches, a server that is full, outages, errors that are bugs, and the end.
+"""``Writer``: outages without asyncio, errors that are bugs, and the end.
 
 The simulator shows the rest.
 """
@@ -13,7 +13,6 @@ from scrapy.settings import Settings
 from support.loops import eventually, in_loop
 
 from scrapy_bloom import StorageError
-from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl import writer as writing
 from scrapy_bloom.crawl.context import Context, Runtime
@@ -24,8 +23,7 @@ from scrapy_bloom.fingerprinter import Key
 from scrapy_bloom.settings import BloomSettings
 
 pytestmark = pytest.mark.usefixtures("short_retries")
-RECORD, CLAIM, CONFIRM = JobKind.RECORD, JobKind.CLAIM, JobKind.CONFIRM
-RELEASE = JobKind.RELEASE
+RECORD, CLAIM, RELEASE = JobKind.RECORD, JobKind.CLAIM, JobKind.RELEASE
 #: Seconds that a writer gets to finish.
 TIMEOUT = 5.0
 
@@ -46,7 +44,7 @@ class Memory:
     def __init__(self) -> None:
         self.applied: list[tuple[JobKind, list[bytes]]] = []
         self.error: Exception | None = None
-        self.is_full, self.attempts, self.calls = False, 0, 0
+        self.is_full, self.attempts = False, 0
         self.on_call: Callable[[], object] = int
         self.is_open: asyncio.Event | None = None
         self.missed: list[str] = []
@@ -59,10 +57,10 @@ class Memory:
         context = Context(settings, here, here, Runtime(), self.server, here, self.jobs)
         self.writer = Writer(context, here)
 
-    def put(self, kind: JobKind, *items: bytes, is_last: bool = False) -> None:
+    def put(self, kind: JobKind, *items: bytes) -> None:
         """Queue jobs."""
         for item in items:
-            self.jobs.put(Job(kind, "default", item, is_last=is_last))
+            self.jobs.put(Job(kind, "default", item))
 
     @property
     def order(self) -> list[tuple[JobKind, bytes]]:
@@ -81,14 +79,13 @@ class Memory:
     async def apply(self, jobs: Sequence[Job]) -> list[bytes]:
         if self.is_open is not None:
             await self.is_open.wait()
-        self.calls += 1
         if self.error is not None:
             raise self.error
         if any(job.item == b"bad" for job in jobs):
             raise ValueError("it cannot be applied")
         if self.is_full and jobs[0].kind is CLAIM:
             raise ServerFullError("it is out of memory")
-        self.is_full &= jobs[0].kind not in (RELEASE, CONFIRM)
+        self.is_full &= jobs[0].kind is not RELEASE
         self.applied.append((jobs[0].kind, [job.item for job in jobs]))
         self.on_call()
         return []
@@ -128,33 +125,6 @@ def items(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-# -- batches --
-
-
-@in_loop
-async def test_jobs_of_a_kind_are_applied_together_but_not_too_many(memory: Memory) -> None:
-    memory.writer.start()
-    memory.put(RELEASE, *items(1_200))
-    memory.put(CLAIM, b"last")
-    assert await memory.writer.finish(TIMEOUT) == 0
-    assert [len(batch) for _, batch in memory.applied] == [500, 500, 200, 1]
-    assert memory.order == [*((RELEASE, item) for item in items(1_200)), (CLAIM, b"last")]
-
-
-def test_without_asyncio_jobs_are_applied_when_the_crawl_asks_for_it(memory: Memory) -> None:
-    memory.put(RELEASE, *items(3))
-    memory.writer.write_now(TIMEOUT)
-    assert memory.applied == [(RELEASE, items(3))]
-    memory.error = StorageError("it is away")
-    memory.put(RECORD, *items(3))
-    for _ in range(100):
-        memory.writer.write_now(TIMEOUT)
-    assert memory.calls + memory.attempts < 10, "an attempt that fails blocks"
-    memory.error = None
-    assert complete(memory.writer.finish(TIMEOUT)) == 0
-    assert memory.late == items(3)
-
-
 def test_without_asyncio_a_request_does_not_wait_for_all_that_an_outage_has_left(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,33 +138,16 @@ def test_without_asyncio_a_request_does_not_wait_for_all_that_an_outage_has_left
     assert memory.late == items(50)
 
 
-# -- a server that is out of memory --
-
-
 @in_loop
-async def fill(memory: Memory) -> None:
+async def test_a_full_server_gets_memory_back_before_more_is_asked_of_it(memory: Memory) -> None:
+    """It is no outage. What goes first: unit/test_jobs.py."""
     memory.is_full = True
+    memory.put(CLAIM, b"new")
+    memory.put(RELEASE, b"old")
     memory.writer.start()
     assert await memory.writer.finish(TIMEOUT) == 0
-
-
-def test_a_full_server_gets_memory_back_before_more_is_asked_of_it(memory: Memory) -> None:
-    """Jobs on one item keep their order; a full server is no outage."""
-    for kind, item in ((CLAIM, b"new"), (CONFIRM, b"new"), (RELEASE, b"old"), (CLAIM, b"next")):
-        memory.put(kind, item)
-    fill(memory)
-    order = memory.order
-    assert order[:2] == [(RELEASE, b"old"), (CLAIM, b"new")]
-    assert order.index((CONFIRM, b"new")) < order.index((CLAIM, b"next"))
+    assert memory.order == [(RELEASE, b"old"), (CLAIM, b"new")]
     assert memory.server.epoch == 0
-
-
-def test_a_full_server_confirms_no_page_whose_links_are_not_claimed(memory: Memory) -> None:
-    memory.put(CLAIM, b"link")
-    memory.put(CONFIRM, b"page", is_last=True)
-    memory.put(CONFIRM, b"leaf")
-    fill(memory)
-    assert memory.order == [(CONFIRM, b"leaf"), (CLAIM, b"link"), (CONFIRM, b"page")]
 
 
 # -- when the server does not answer, and bugs --
@@ -251,14 +204,3 @@ async def test_what_a_cancelled_task_leaves_is_written_at_the_end(memory: Memory
     memory.put(CLAIM, b"2")
     assert await memory.writer.finish(TIMEOUT) == 0
     assert memory.order == [(RELEASE, b"1"), (CLAIM, b"2")]
-
-
-@in_loop
-async def test_the_end_without_the_server_is_bounded_and_says_what_is_left(memory: Memory) -> None:
-    memory.error = StorageError("it is away")
-    memory.writer.start()
-    memory.put(RECORD, *items(3))
-    begin = time.monotonic()
-    assert await memory.writer.finish(0.2) == 3
-    assert time.monotonic() - begin < TIMEOUT
-    assert memory.attempts > 1

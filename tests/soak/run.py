@@ -4,14 +4,12 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from soak.curves import draw
 from soak.stand import End, Options, Stand
@@ -33,57 +31,18 @@ def soak(options: Options) -> tuple[list[Growth], End]:
     return [growth(samples, measure) for measure in MEASURES], end
 
 
-def growth_table(growths: Sequence[Growth]) -> Table:
-    """Return a table of what has changed after the warm-up."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("measure", no_wrap=True)
-    for name in ("start", "end", "largest", "per million", "at most", ""):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in growths:
-        numbers = (one.first, one.last, one.most)
-        table.add_row(
-            one.measure.meaning,
-            *(f"{number:,.1f}" for number in numbers),
-            f"{one.per_million:+,.2f}",
-            f"{one.measure.per_million:,.1f}",
-            "grows" if one.has_grown else "flat",
-        )
-    return table
-
-
-def facts(options: Options, end: End) -> Table:
-    """Return a table of what has happened."""
+def report(options: Options, growths: Sequence[Growth], end: End) -> Iterator[str]:
+    """Yield lines about what has happened, and what has grown after the warm-up."""
     last = read_samples(options.directory / SAMPLES)[-1]
-    gaps = sorted(end.gaps)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    rows: dict[str, float | str] = {
-        "requests looked up by the measured crawler": last["requests"],
-        "responses that it got": last["pages"],
-        "crawls of pages, by both crawlers": end.crawled,
-        "rotations that the measured crawler has done": last["rotations"],
-        "faults": end.faults,
-        "outages that the measured crawler has noticed": last["outages"],
-        "crawlers killed and started again": end.kills,
-        "requests that it has taken over from killed ones": last["taken_over"],
-        "requests that could not be stored": last["not_kept"],
-        "claims left of failed pages": end.failed_claims,
-        "claims left of crawlers": end.claims,
-        "pages never crawled": end.never,
-        "longest seconds between two crawls of a page": round(gaps[-1]),
-        "allowed": round(options.longest_gap),
-    }
-    for name, number in rows.items():
-        table.add_row(name, f"{int(number):,}")
-    return table
-
-
-def largest(options: Options) -> str:
-    """Return the containers of scrapy-bloom that have most entries at the end."""
-    last = json.loads((options.directory / "crawler-1.jsonl").read_text().splitlines()[-1])
-    sizes = sorted(last["sizes"].items(), key=lambda pair: -pair[1])[:6]
-    return ", ".join(f"{name} {size:,}" for name, size in sizes)
+    yield "last sample: " + ", ".join(f"{name} {value}" for name, value in last.items())
+    numbers = {name: value for name, value in asdict(end).items() if name != "gaps"}
+    yield "end: " + ", ".join(f"{name} {value}" for name, value in numbers.items())
+    yield f"longest seconds between two crawls of a page: {max(end.gaps):.0f}"
+    for one in growths:
+        yield (
+            f"{one.measure.meaning}: {one.first:,.1f} to {one.last:,.1f} ({one.most:,.1f} at most),"
+            f" {one.per_million:+,.2f} per million requests"
+        )
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -111,11 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(width=110)
     console.print(f"samples, curves and logs: {options.directory}", highlight=False)
     growths, end = soak(options)
-    console.print(facts(options, end), growth_table(growths))
-    console.print(f"Most entries: {largest(options)}", highlight=False)
     found = failures(growths, end, options)
-    for failure in found:
-        console.print(f"FAILED: {failure}", highlight=False, markup=False)
+    for line in (*report(options, growths, end), *(f"FAILED: {failure}" for failure in found)):
+        console.print(line, highlight=False, markup=False)
     return int(bool(found))
 
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from scrapy_bloom.crawl.local_state import LocalState
-from soak.run import CURVES, SAMPLES, facts, growth_table, soak
+from soak.run import CURVES, SAMPLES, report, soak
 from soak.sizes import container_sizes
 from soak.stand import COLUMNS, End, Options
 from soak.verdict import MEASURES, Measure, failures, growth, read_samples
 
 STEADY = {"files", "threads"}
-KEYS = next(one for one in MEASURES if one.column == "keys")
 GOOD = End([0, 0], 3, 0, [], [1.0], 0, 100, 1, 10)
 
 
@@ -42,8 +41,7 @@ def test_nothing_is_left_and_no_page_is_hidden(tmp_path: Path) -> None:
     assert samples[-1].keys() == set(COLUMNS)
     svg = (tmp_path / CURVES).read_text()
     assert svg.startswith("<?xml")
-    assert growth_table(growths).row_count == len(MEASURES)
-    assert facts(given, end).row_count > 10
+    assert len([*report(given, growths, end)]) == 3 + len(MEASURES)
 
 
 def test_a_leak_is_found(tmp_path: Path) -> None:
@@ -65,31 +63,15 @@ def samples(name: str, values: Sequence[float], requests: int) -> list[dict[str,
 
 
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.column)
-def test_noise_is_no_growth(measure: Measure) -> None:
-    noise = random.Random(1)
-    values = [100 + noise.uniform(-1, 1) * measure.per_run for _ in range(700)]
-    found = growth(samples(measure.column, values, 5_000_000), measure)
-    assert not found.has_grown
-    assert found.first == pytest.approx(found.last, abs=measure.per_run)
-
-
-@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.column)
-def test_slow_growth_below_the_noise_is_found(measure: Measure) -> None:
+def test_slow_growth_below_the_noise_is_found_and_noise_is_none(measure: Measure) -> None:
     noise, per_million = random.Random(1), 2 * measure.per_million
     step = max(measure.per_run / per_million, 1)  # millions of requests for the bound of a run
-    values = [
-        100 + noise.uniform(-0.5, 0.5) * measure.per_run + number / 700 * 4 * step * per_million
-        for number in range(700)
-    ]
+    values = [100 + noise.uniform(-0.5, 0.5) * measure.per_run for _ in range(700)]
+    assert not growth(samples(measure.column, values, 5_000_000), measure).has_grown
+    values = [v + number / 700 * 4 * step * per_million for number, v in enumerate(values)]
     found = growth(samples(measure.column, values, int(4e6 * step)), measure)
     assert found.has_grown
     assert found.per_million == pytest.approx(per_million, rel=0.2)
-
-
-def test_samples_without_the_server_do_not_count() -> None:
-    rows = samples("keys", [70.0] * 100, 1_000_000)
-    rows[50]["keys"] = ""
-    assert growth(rows, KEYS).per_million == pytest.approx(0)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +100,4 @@ def test_containers_are_found_wherever_they_are() -> None:
     found = container_sizes(state)
     assert found["LocalState._taken"] == 2
     assert found["LocalState._reserved"] == 0
-    # Through a list, a partial, and a method.
-    assert container_sizes(state.put)["LocalState._taken"] == 2
     assert container_sizes([partial(print, [state.put])])["LocalState._taken"] == 2

@@ -8,7 +8,6 @@ import random
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -31,8 +30,6 @@ GENERATIONS, HUB_PERIODS = 4, 0.75
 SHORT_QUEUE = 20
 #: Of a leak for each response: bytes, or keys.
 LEAKED, LEAKED_KEYS = 500_000, 5
-#: Types of objects in a sample: those of which there are most.
-MOST_TYPES = 30
 #: Stats of scrapy-bloom in a sample; and those of them that count requests.
 VERDICTS = ("new", "seen", "offline", "unknown")
 STATS = (*VERDICTS, "outages", "rotations", "taken_over", "failed", "not_kept")
@@ -161,20 +158,18 @@ class Probe:
         scheduler: Any = engine._slot.scheduler
         counted = {name: stats.get_value(f"bloom/{name}", 0) for name in STATS}
         resident = int(Path("/proc/self/statm").read_text().split()[1])
-        sizes, objects = container_sizes(scheduler.df), gc.get_objects()
+        sizes = container_sizes(scheduler.df)
         return {
             "time": time.time(),
             "requests": sum(counted[name] for name in VERDICTS),
             "pages": stats.get_value("response_received_count", 0),
             "rss_mb": resident * os.sysconf("SC_PAGE_SIZE") / 1e6,
-            "objects": len(objects),
+            "objects": len(gc.get_objects()),
             "files": len(list(Path("/proc/self/fd").iterdir())),
             "threads": threading.active_count(),
             "tasks": len(asyncio.all_tasks()),
             "queue": len(scheduler),
             "entries": sum(sizes.values()),
-            "sizes": {name: size for name, size in sizes.items() if size},
-            "types": Counter(type(one).__name__ for one in objects).most_common(MOST_TYPES),
             **counted,
         }
 

@@ -1,7 +1,6 @@
 """A block in memory, filled as the scripts do it: what pure tests put together and take apart."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from scrapy_bloom.bloom.extras.bitmaps import Contents
 from scrapy_bloom.bloom.model.generations import Layer
@@ -62,10 +61,3 @@ class Block:
         self.ring = ring
         self.bits = {layer.name: self.bits.get(layer.name, 0) for layer in ring.layers}
         self.counts = {layer.name: self.counts.get(layer.name, 0) for layer in ring.layers}
-
-    def with_id(self, number: int) -> "Block":
-        """Return the same block of another filter."""
-        header = replace(self.ring.header, id=f"{number:032x}")
-        other = Block.of(self.contents)
-        other.ring = replace(self.ring, header=header)
-        return other

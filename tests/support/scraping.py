@@ -1,7 +1,7 @@
 """A scraper and a decider without Scrapy's engine, and the forms that outputs have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -154,31 +154,20 @@ async def generate(outputs: Sequence[Any]) -> AsyncIterator[Any]:
         yield output
 
 
-class Ready:
-    """An awaitable that is no coroutine."""
-
-    def __init__(self, outputs: Iterator[Any]) -> None:
-        self.outputs = outputs
-
-    def __await__(self) -> Generator[None, None, Any]:
-        for output in self.outputs:
-            return output
-        raise StopAsyncIteration
-        yield
-
-
 class Countdown(AsyncIterator[Any]):
     """An asynchronous iterator that is no generator."""
 
     def __init__(self, outputs: Sequence[Any]) -> None:
         self.outputs = iter(outputs)
 
-    def __anext__(self) -> Any:
-        return Ready(self.outputs)
+    async def __anext__(self) -> Any:
+        for output in self.outputs:
+            return output
+        raise StopAsyncIteration
 
 
 FORMS = pytest.mark.parametrize(
     "form",
-    [list, tuple, iter, generate, Countdown],
-    ids=["list", "tuple", "iterator", "asynchronous generator", "asynchronous iterator"],
+    [list, iter, generate, Countdown],
+    ids=["list", "iterator", "asynchronous generator", "asynchronous iterator"],
 )

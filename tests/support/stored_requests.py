@@ -122,13 +122,6 @@ class ChangingRequest(Request):
         super().__init__(f"{url}x", **kwargs)
 
 
-class GreedyRequest(Request):
-    """Changes what it is given."""
-
-    def __init__(self, url: str, meta: Any = None, **kwargs: Any) -> None:
-        super().__init__(url, meta={**(meta or {}), "seen": True}, **kwargs)
-
-
 class FailingRequest(Request):
     attributes = (*Request.attributes, "failing")
 

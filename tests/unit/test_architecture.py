@@ -23,9 +23,6 @@ TESTS = Path(__file__).parents[1]
 #: Lines of a file of tests, at most; and those that are longer until they are split.
 MAX_TEST_LINES = 400
 TO_SPLIT = {
-    "crawl/test_crawled.py",
-    "crawl/test_dupefilter.py",
-    "crawl/test_unkept_requests.py",
     "simulation/mutants.py",
     "simulation/world.py",
     "support/odd_site.py",

@@ -67,34 +67,6 @@ def test_a_claim_names_the_written_layers_first_and_then_those_only_tested(
     assert offsets_by_layer(groups, packed, named) == expected
 
 
-@pytest.mark.parametrize(
-    ("order", "tested"), [(WRITE_NEWEST, ["1.0", "0.0", "0.1"]), (WRITE_ALL, ["0.0", "0.1"])]
-)
-def test_contains_names_the_tested_layers(order: str, tested: list[str]) -> None:
-    mine = held(order)
-    call = mine.contains(mine.pack(HASHES))
-    assert names(call) == ["ring", *tested]
-    v, ends, k, groups, sizes, packed, bits, room = call.args
-    assert (v, ends, k, sizes, bits, room) == ("v", mine.ring.ends, 3, 3, 1, b"")
-    layers = list(mine.ring.tested)
-    expected = [offsets(HASHES, layer.num_bits) for layer in layers]
-    assert offsets_by_layer(groups, packed, layers) == expected
-
-
-def test_counters_have_scripts_of_their_own_and_the_layers_of_bits() -> None:
-    bits = held(WRITE_NEWEST)
-    header = replace(HEADER, counting=True)
-    mine = CachedRing("v", replace(bits.ring, header=header), Keys("k"))
-    packed = mine.pack(HASHES)
-    assert packed == bits.pack(HASHES)
-    calls = [mine.add(packed), mine.add(packed, if_absent=False), bits.add(packed)]
-    assert [call.script.name for call in calls] == ["count", "count", "add"]
-    assert [call.args[8:] for call in calls] == [("n:1.0", "nx"), ("n:1.0", ""), ("n:1.0",)]
-    assert [call.args[6] for call in calls] == [4, 4, 1]
-    assert {names(call) == ["ring", "1.0", "0.0", "0.1"] for call in calls} == {True}
-    assert mine.contains(packed).args == (*bits.contains(packed).args[:-2], 4, b"")
-
-
 def test_layers_of_one_size_share_their_offsets() -> None:
     """A ring that does not grow costs as many bytes a URL as a single bitmap."""
     schedule = Schedule(Span(64 * DAY, SECONDS), Span(DAY, SECONDS))

@@ -117,14 +117,14 @@ class AsyncScraper(Scraper):
         ...
 
 
-class OtherScraper(Scraper):
-    def enqueue_scrape(self, pair: tuple[Any, Request]) -> Deferred[Any]:  # type: ignore[override]
-        return succeed(None)
-
-
 class SwappedScraper(Scraper):
     def handle_spider_error(self, request: Request, failure: Failure) -> None:  # type: ignore[override]
         ...
+
+
+class OtherScraper(Scraper):
+    def enqueue_scrape(self, pair: tuple[Any, Request]) -> Deferred[Any]:  # type: ignore[override]
+        return succeed(None)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ class SwappedScraper(Scraper):
         ({"scheduler": AsyncScheduler()}, "AsyncScheduler.enqueue_request is a coroutine"),
         ({"scheduler": SlowScheduler()}, "SlowScheduler.next_request is a coroutine"),
         ({"scheduler": object()}, "has no attribute 'enqueue_request'"),
+        ({"scraper": SwappedScraper()}, "SwappedScraper.handle_spider_error takes"),
         ({"scraper": AsyncScraper()}, "AsyncScraper.enqueue_scrape is a coroutine"),
         ({"scraper": OtherScraper()}, "OtherScraper.enqueue_scrape takes"),
-        ({"scraper": SwappedScraper()}, "SwappedScraper.handle_spider_error takes"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value.split(" ")[0],
 )

@@ -14,22 +14,16 @@ from scrapy_bloom.bloom.extras.file import reading, writing
 
 def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "filter"
-    with writing(path) as file:
-        file.write(b"half")
-        assert not path.exists()
-    assert path.read_bytes() == b"half"
+    for before in (None, b"before"):
+        if before:
+            path.write_bytes(before)
+        with writing(str(path)) as file:
+            file.write(b"half")
+            file.flush()
+            assert (path.read_bytes() if path.exists() else None) == before
+        assert path.read_bytes() == b"half"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_that_was_there_stays_until_then(tmp_path: Path) -> None:
-    path = tmp_path / "filter"
-    path.write_bytes(b"before")
-    with writing(str(path)) as file:
-        file.write(b"after")
-        file.flush()
-        assert path.read_bytes() == b"before"
-    assert path.read_bytes() == b"after"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, OSError])

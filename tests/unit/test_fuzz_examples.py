@@ -8,14 +8,13 @@ import pytest
 from fuzz.targets import TARGETS
 from scrapy import Request
 
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, Schedule, Span
 from scrapy_bloom.bloom.options import FilterOptions
-from scrapy_bloom.bloom.protocol.scripts import Reply
 from scrapy_bloom.crawl.request_codec import dump, load
 from scrapy_bloom.crawl.workers import Process, Worker
 
@@ -88,17 +87,6 @@ def test_what_was_found(name: str) -> None:
 # -- the same without the targets, and what the errors say --
 
 
-@pytest.mark.parametrize("now", ["-1", str((1 << 37) + 1), "9" * 5_000])
-def test_a_clock_that_no_server_has(now: str) -> None:
-    with pytest.raises(StorageError, match="is there a proxy"):
-        Reply.parse([b"ok", b"v", b"", now.encode()])
-
-
-@pytest.mark.parametrize("now", [0, 1 << 37])
-def test_the_first_and_the_last_time_of_a_clock(now: int) -> None:
-    assert Reply.parse([b"ok", b"v", b"", now]).now == now
-
-
 def test_a_fingerprinter_is_a_text_that_can_be_sent() -> None:
     with pytest.raises(ValueError, match="fingerprinter"):
         Header.from_fields(HEADER.to_fields() | {"fingerprinter": "\ud800"})
@@ -112,12 +100,6 @@ def test_a_ring_longer_than_any() -> None:
     state["generations"][0]["layers"] *= 10_000
     with pytest.raises(ValueError, match="number of characters"):
         ring_codec.parse(json.dumps(state))
-
-
-@pytest.mark.parametrize("value", ["[123456, 234567", "123456 234567", {123456}, "x", "[{}, []]x"])
-def test_seeds_are_not_shown(value: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"^seeds is .*; got something of type \w+$"):
-        FilterOptions.parse(seeds=value)
 
 
 def test_a_request_without_a_method() -> None:

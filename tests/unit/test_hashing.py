@@ -1,6 +1,5 @@
 """Hashing: published vectors, golden vectors of the scheme, uniformity and independence."""
 
-import mmh3
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,35 +17,6 @@ from scrapy_bloom.bloom.model.hashing import (
 #: Tests of randomness use fixed seeds; they fail below this p-value.
 ALPHA = 1e-3
 URLS = [f"https://example.com/item/{i}".encode() for i in range(50_000)]
-
-
-@pytest.mark.parametrize(
-    ("key", "seed", "digest"),
-    # "foo" is in mmh3's README as hash64("foo") = (-2129773440516405919, 9128664383759220103), the
-    # fox in Guava's Murmur3Hash128Test.
-    [
-        (b"", 0, "00000000000000000000000000000000"),
-        (b"foo", 0, "e271865701f545617eaf87e42bba7d87"),
-        (
-            b"The quick brown fox jumps over the lazy dog",
-            0,
-            "e34bbc7bbc071b6c7a433ca9c49a9347",
-        ),
-    ],
-)
-def test_murmurhash3_published_vectors(key: bytes, seed: int, digest: str) -> None:
-    low, high = mmh3.hash64(key, seed, signed=False)
-    assert f"{low:016x}{high:016x}" == digest
-
-
-def test_murmurhash3_verification_value() -> None:
-    """SMHasher's verification: hashes of hashes of all prefixes of 0, 1, 2, ... give 0x6384BA69.
-
-    Source: VerificationTest in https://github.com/aappleby/smhasher/blob/master/src/KeysetTest.cpp
-    """
-    hashes = b"".join(mmh3.mmh3_x64_128_digest(bytes(range(i)), 256 - i) for i in range(256))
-    final = mmh3.mmh3_x64_128_digest(hashes, 0)
-    assert int.from_bytes(final[:4], "little") == 0x6384BA69
 
 
 def test_golden_vectors() -> None:

@@ -100,7 +100,7 @@ class Crawl(RuleBasedStateMachine):
         assert len(self.unkept) <= LIMIT
 
 
-Crawl.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+Crawl.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestCrawl = Crawl.TestCase
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue, group
+from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue, freeing_first, group
 
 KINDS = (JobKind.HOLD, JobKind.CONFIRM, JobKind.RELEASE)
 jobs = st.builds(Job, st.sampled_from(KINDS), st.sampled_from("ab"), st.sampled_from([b"1", b"2"]))
@@ -54,3 +54,12 @@ def test_claims_that_come_during_a_round_wait_for_the_next_one() -> None:
     queue.take(queue.first_batch(2))
     queue.put(Job(JobKind.HOLD, "a", b"3"))
     assert queue.first_batch(1) == [Job(JobKind.CONFIRM, "a", b"2")]
+
+
+def test_a_full_server_gets_memory_back_before_more_is_asked_of_it() -> None:
+    """Jobs on one item keep their order, and no page is settled before its links are claimed."""
+    new, link = Job(JobKind.CLAIM, "a", b"new"), Job(JobKind.CLAIM, "a", b"link")
+    crawled, old = Job(JobKind.CONFIRM, "a", b"new"), Job(JobKind.RELEASE, "a", b"old")
+    assert freeing_first([new, crawled, old]) == ([old], [new, crawled])
+    page, leaf = Job(JobKind.CONFIRM, "a", b"page", is_last=True), Job(JobKind.CONFIRM, "a", b"x")
+    assert freeing_first([link, page, leaf]) == ([leaf], [link, page])

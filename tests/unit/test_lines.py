@@ -11,9 +11,7 @@ from scrapy_bloom.migrate import parse_line
     [
         (b"https://a\r\n", "https://a"),
         (b"\t https://a b \n", "https://a b"),
-        (b"\n", ""),
         (b"\xef\xbb\xbfhttps://a\n", "https://a"),
-        ("https://ä".encode(), "https://ä"),
     ],
 )
 def test_what_is_around_a_url_is_no_part_of_it(line: bytes, url: str) -> None:

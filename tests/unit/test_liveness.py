@@ -82,7 +82,6 @@ def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_
 @pytest.mark.parametrize(
     ("idle_since", "made", "is_free"),
     [
-        (0, NOW - 10_000, False),
         (NOW - 4, NOW - 10_000, False),
         (NOW - 5, NOW - 5, True),
         (NOW - 5, NOW - 4, False),

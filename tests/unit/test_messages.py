@@ -1,7 +1,6 @@
 """Each warning and each error of a crawl has a code, and each code its section on the page."""
 
 import ast
-import logging
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,10 +11,9 @@ from scrapy.utils.test import get_crawler
 from support.paths import ROOT
 
 import scrapy_bloom
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.stats import Stats
-from scrapy_bloom.dupefilter import ShortErrors
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 PAGE = (ROOT / "docs" / "reference" / "messages.md").read_text("utf-8")
@@ -124,13 +122,3 @@ def test_warnings_show_their_codes_and_each_once(caplog: pytest.LogCaptureFixtur
         "50% of a [bloom-bad-key]",
         "50% of b [bloom-bad-key]",
     ]
-
-
-def test_an_error_that_stops_the_crawl_shows_its_code(caplog: pytest.LogCaptureFixture) -> None:
-    error = ConfigurationError("BLOOM_CAPACITY is 50%")
-    exc_info = (type(error), error, None)
-    record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "Task failed", None, exc_info)
-    assert not ShortErrors().filter(record)
-    (logged,) = caplog.records
-    assert logged.name.startswith("scrapy_bloom.")
-    assert logged.getMessage() == "Bloom filter: BLOOM_CAPACITY is 50% [bloom-configuration]"

@@ -15,11 +15,10 @@ from scrapy_bloom.crawl.lookups import Lookup
 # -- callbacks that wait --
 
 
-@pytest.mark.parametrize("output", [link(), ITEM], ids=["request", "item"])
 @in_loop
-async def test_a_callback_may_wait_for_what_it_has_yielded(output: Any) -> None:
+async def test_a_callback_may_wait_for_what_it_has_yielded() -> None:
     """If the output were held until the callback goes on, both would wait for ever."""
-    lab, last = ScraperLab(), link("last")
+    lab, output, last = ScraperLab(), link(), link("last")
 
     async def callback() -> AsyncIterator[Any]:
         yield output

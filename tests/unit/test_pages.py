@@ -148,18 +148,6 @@ def test_the_readme_is_short() -> None:
     assert len(read("README.md").splitlines()) <= 130
 
 
-def test_the_readme_has_the_words_that_people_search_for() -> None:
-    words = (
-        "false positive",
-        "JOBDIR",
-        "CrawlSpider",
-        "Docker",
-        "incremental crawl",
-        "scrapy-redis",
-    )
-    assert [word for word in words if word not in read("README.md")] == []
-
-
 def test_the_readme_s_numbers_are_those_of_the_default_plan() -> None:
     planned = plan(1_000_000, 1e-5)
     readme = read("README.md")

@@ -28,7 +28,6 @@ from scrapy_bloom.recrawl_rules import (
 
 NAME = "BLOOM_RECRAWL_RULES"
 DAY, WEEK = 86_400, 7 * 86_400
-NEVER = RecrawlWindow("never")
 
 
 def after(value: object) -> Any:
@@ -55,7 +54,6 @@ def windows(
         (" Run ", RUN),
         ("default", DEFAULT),
         ({"recrawl_after": "run"}, RUN),
-        (False, NEVER),
         (DAY, RecrawlWindow(Span(DAY, SECONDS))),
         ("1 run", RecrawlWindow(Span(1, RUNS))),
         (
@@ -94,12 +92,9 @@ def test_other_windows_are_refused(value: object, error: str) -> None:
     [
         ("(", r"is a regular expression, .* got '\(' \(missing \)"),
         (7, "got 7"),
-        (None, "got None"),
-        (b"a", "got b'a'"),
         ({}, 'no dict with "url", "host" or "depth"; got {}'),
         ({"path": "/a"}, "got {'path': '/a'}"),
         ({"url": "/a", "hosts": "a"}, 'no dict with "url", "host" or "depth"'),
-        ({"url": None}, "is a regular expression"),
         *(
             ({"host": host}, '"host" is the name of a host')
             for host in ("", 7, "https://a.b", "a.b/c", "a.b:80", "a b", ".a", "\ud800", "a..b")
@@ -131,14 +126,12 @@ def test_rules_on_the_command_line_are_json() -> None:
     ("condition", "url", "depth", "holds"),
     [
         (r"/page/\d+$", "https://x.example/page/12", 3, True),
-        (r"/page/\d+$", "https://x.example/page/12/a", 3, False),
         ({"host": "X.Example."}, "https://www.X.example:8000/", 0, True),
         ({"host": "x.example"}, "https://user:x.example@other.example/", 0, False),
         ({"host": "x.example"}, "https://ax.example/", 0, False),
         ({"host": "bücher.example"}, "https://xn--bcher-kva.example/", 0, True),
         ({"host": "[::1]"}, "http://[::1]:80/", 0, True),
         ({"host": "x.example"}, "http://[x.example/", 0, False),
-        ({"host": "x.example"}, "data:text/html,x.example", 0, False),
         ({"depth": 0}, "https://x.example/", None, False),
         ({"url": "/a", "host": "x.example", "depth": 1}, "https://x.example/a", 1, True),
     ],
@@ -206,13 +199,10 @@ schedules = st.builds(
     ("value", "name"),
     [
         ("24 hours", "1-day"),
-        (DAY, "1-day"),
-        ("30 days", "30-days"),
         ("12 months", "1-year"),
         ("24 runs", "24-runs"),
         ("never", "never"),
         ({"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}, "1-day"),
-        ({"recrawl_after": "6 months", "rotate_every": "3 months"}, "6-months-by-3-months"),
         ({"recrawl_after": "2 months", "rotate_every": "0.5 months"}, "2-months-by-0.5-months"),
     ],
 )

@@ -24,12 +24,10 @@ hosts = st.sampled_from(
     ("url", "shown"),
     [
         ("redis://h:1/0", "redis://h:1/0"),
-        ("redis://:pw@h", "redis://:***@h"),
         ("redis://u:pw@h:1/2?db=2", "redis://u:***@h:1/2?db=2"),
         ("redis://token@h", "redis://***@h"),
         ("redis://h?db=1&password=pw&x=y", "redis://h?db=1&***&***"),
         ("unix://u:pw@/a/s?password=pw", "unix://u:***@/a/s?***"),
-        ("redis://u:pw", "redis://***"),
         ("redis://h:99999", "redis://***"),
         ("u:pw@h", "***"),
         ("redis://u:pw/?@pw", "redis://***"),
@@ -40,13 +38,10 @@ hosts = st.sampled_from(
             "redis+sentinel://:pw@a,b:2/main/1?sentinel_password=pw&db=1",
             "redis+sentinel://:***@a,b:2/main/1?***&db=1",
         ),
-        ("redis+sentinel://u:pw/main", "redis+sentinel://***"),
-        ("redis+sentinel://:pw@h", "redis+sentinel://***"),
         ("redis+sentinel://h/pw@main", "redis+sentinel://***"),
         ("redis+cluster://h,u:pw@i", "redis+cluster://h,u:***@i"),
         ("redis+cluster://h,pw@i,j@k", "redis+cluster://***"),
         ("redis+other://h", "***"),
-        ("", "***"),
     ],
 )
 def test_redact(url: str, shown: str) -> None:

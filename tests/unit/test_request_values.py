@@ -4,9 +4,8 @@ import enum
 from collections import OrderedDict, defaultdict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
-from uuid import uuid1
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -159,8 +158,6 @@ def test_dicts_come_back_exactly(value: dict[Any, Any]) -> None:
     ("value", "text"),
     [
         ({3, 1, 2}, '{"set":[1,2,3]}'),
-        (frozenset({"b", "a"}), '{"frozenset":["a","b"]}'),
-        ([Text("a")], '["a"]'),
         (OrderedDict(a=1), '{"a":1}'),
         (date(2027, 1, 2), '{"date":"2027-01-02"}'),
         (timedelta(-1, 2, 3), '{"timedelta":"-1 2 3"}'),
@@ -169,7 +166,6 @@ def test_dicts_come_back_exactly(value: dict[Any, Any]) -> None:
         (Price(1), f'{{"dataclass":["{of(Price)}",{{"amount":1,"currency":"EUR"}}]}}'),
         (Point(1), f'{{"namedtuple":["{of(Point)}",[1,null]]}}'),
         ({"set": 1}, '{"dict":[["set",1]]}'),
-        ({1: 2}, '{"dict":[[1,2]]}'),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -184,18 +180,12 @@ def test_values_are_stored_under_their_tags(value: object, text: str) -> None:
     [
         defaultdict(list, a=[1]),
         Headers({"A": "b"}),
-        Path("a/b"),
         PureWindowsPath("C:/a"),
-        uuid1(),
         datetime.max.replace(tzinfo=timezone(timedelta(seconds=-1))),
-        timedelta.min,
         {Text("a"): 1, 2: Text("b")},
         {Colour.RED: Size.LARGE, (Rights.ALL,): {Boxed.Colour.RED}},
-        {frozenset({frozenset()}): 1},
-        {Point(1, "a"), Point("b", Colour.BLUE)},
         {Fixed(1): {(1, Sealed(2))}},
         [Price(Fixed(Slotted(Sealed({Decimal("1.50")}))))],
-        Discount([1]),
         made(Raising, amount=[1]),
     ],
     ids=lambda value: type(value).__name__,
@@ -229,15 +219,12 @@ def test_what_is_stored_can_be_read_however_deep_it_is(innermost: object) -> Non
     [
         object(),
         bytearray(b"x"),
-        "\ud83d\ude00",
         [Text("\ud83d\ude00")],
         PurePosixPath("\ud83d\ude00"),
         SPIDER.parse,
-        range(2),
         Rights(0),
         made(Price, amount=1, currency="EUR", more=1),
         type("Moment", (datetime,), {})(2027, 1, 1),
-        type("Ids", (set,), {})(),
         TODAY.replace(fold=1),
         TODAY.replace(tzinfo=timezone(timedelta(hours=1), "CET")),
         TODAY.replace(tzinfo=ZoneInfo("UTC")),
@@ -280,7 +267,6 @@ def fake_colour() -> object:
         (spot_with_attributes(), "meta holds a value of type Spot"),
         (fake_colour(), "meta holds a value of type Colour"),
         (local_class().RED, "not imported"),
-        ({Loose("a"), Loose("a")}, "meta would not come back unchanged"),
         ({Loose("a"): 1, Loose("a"): 2}, "meta would not come back unchanged"),
         ({Loose("a"): 1, "a": 2}, "meta would not come back unchanged"),
         ({Hashable()}, "unhashable"),

@@ -17,22 +17,11 @@ from support.rings import (
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.generations import (
     Config,
-    Generation,
-    Layer,
 )
 from scrapy_bloom.bloom.model.ring import (
     Ring,
 )
-from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, plan
-
-
-def test_a_fresh_ring_has_one_empty_layer_of_the_planned_size() -> None:
-    planned = plan(1_000, 1e-3, blocks=4, num_hashes=20)
-    ring = fresh()
-    assert ring.layers == (Layer(0, 0, planned.num_bits, planned.block_capacity),)
-    assert ring.layers[0].name == "0.0"
-    assert ring.active == Generation(0, NOW, NOW, 0, ring.layers)
-    assert ring.memory == ring.layers[0].memory == planned.memory // 4
+from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS
 
 
 @pytest.mark.parametrize("growth", [1.1, 1.5, 64])

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.rings import (
     DAY,
-    HEADER,
     HOUR,
     NOW,
     ORDERS,
@@ -121,22 +120,6 @@ def test_in_runs_a_url_is_forgotten_exactly_g_periods_later(
                     held[layer.name].add(url)
 
 
-@examples(200)
-@given(timed)
-def test_periods_without_claims_need_no_steps(drawn: tuple[Header, Config, list[int]]) -> None:
-    """However often nobody or somebody looks, the same is left at the end."""
-    header, config, gaps = drawn
-    now = 20 * YEAR
-    start = ring = Ring.fresh(header, config, now - DAY).advance(now)
-    for gap in gaps:
-        now += gap
-        ring = ring.advance(now)
-    old = {layer.name for layer in start.layers}
-    left = [{layer.name for layer in end.layers} & old for end in (ring, start.advance(now))]
-    assert left[0] == left[1]
-    assert ring.period(ring.active) == start.advance(now).period(start.advance(now).active)
-
-
 def test_a_clock_that_goes_back_a_little_changes_nothing() -> None:
     """After a failover, say: to the period before, but not beyond."""
     ring = fresh(schedule=schedule(3 * DAY, DAY)).advance(NOW + DAY)
@@ -181,23 +164,6 @@ def test_only_the_last_runs_are_kept() -> None:
     assert ring.advance(NOW, run="4") is not ring
 
 
-def test_blocks_that_are_staggered_rotate_one_after_the_other() -> None:
-    header = replace(HEADER, stagger=True)
-    config = Config(1_000, 1e-3, schedule(8 * HOUR, 4 * HOUR))
-    start = 4 * HOUR * 100_000
-    ends = [Ring.fresh(header, config, start, block=block).ends - start for block in range(4)]
-    assert ends == [4 * HOUR, HOUR, 2 * HOUR, 3 * HOUR]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_rotation_by_hand_opens_one_and_forgets_the_oldest_of_g(order: str) -> None:
-    ring = fresh(order, schedule=schedule(3 * DAY, DAY))
-    for expected in ([1, 0], [2, 1, 0], [3, 2, 1]):
-        ring = ring.rotate(NOW)
-        assert numbers(ring) == expected
-    assert len({ring.period(generation) for generation in ring.generations}) == 1
-
-
 def test_a_filter_that_gets_a_window_forgets_nothing_before_its_time() -> None:
     """It has taken in URLs until now, whenever it was opened."""
     ring = fresh()
@@ -238,11 +204,3 @@ def test_where_all_are_written_a_generation_with_a_loss_goes_as_a_whole() -> Non
     ring = ring.grow(NOW, all_full(ring)).rotate(NOW).rotate(NOW)
     assert numbers(ring.without({"0.0"})) == [2, 1]
     assert numbers(ring.without({"0.1", "1.0"})) == [2]
-
-
-def test_where_all_are_written_the_active_generation_stays_whatever_it_has_lost() -> None:
-    ring = fresh(WRITE_ALL)
-    grown = ring.grow(NOW, all_full(ring))
-    assert [layer.name for layer in grown.without({"0.0"}).layers] == ["0.1"]
-    assert [layer.name for layer in grown.without({"0.1"}).layers] == ["0.0", "0.1"]
-    assert [layer.name for layer in grown.without({"0.0", "0.1"}).layers] == ["0.1"]

@@ -192,7 +192,6 @@ def test_a_script_is_sent_as_text_once_for_each_node() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        redis.ConnectionError(""),
         redis.TimeoutError(""),
         OSError(""),
         redis.ResponseError("OOM"),

@@ -75,16 +75,13 @@ def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
     [
         (("6 months", None), ("6 months", None), False),
         (("5 months", None), ("6 months", None), True),
-        (("5 months", None), None, True),
         # Up to 3 months after it was seen, and not 5 at least.
         (("6 months", "3 months"), ("6 months", "1 month"), True),
         (("6 months", "1 month"), ("6 months", "3 months"), False),
         (("60 days", "30 days"), ("2 months", None), True),
         (("62 days", "31 days"), ("2 months", None), False),
-        (("3 runs", None), ("2 runs", None), False),
         (("2 runs", None), ("3 runs", None), True),
         (("64 runs", None), ("1 day", None), True),
-        (("1 year", None), ("1 run", None), True),
     ],
 )
 def test_which_schedules_forget_earlier(
@@ -106,7 +103,6 @@ def test_which_schedules_forget_earlier(
         ("5 months", "1 month"),
         ("1 month", "0.5 months"),
         ("60 days", "30 days"),
-        ("1 day", "12 hours"),
         ("7 s", "7 s"),
         ("7 runs", "1 run"),
     ],
@@ -153,27 +149,6 @@ def test_every_suggestion_works(window: Span, period: Span | None) -> None:
 
 
 # --- periods
-
-
-@pytest.mark.parametrize(
-    ("period", "moment", "start", "end"),
-    [
-        (1, (2028, 2, 29, 12), (2028, 2, 1), (2028, 3, 1)),
-        (1, (2026, 12, 31, 23, 59, 59), (2026, 12, 1), (2027, 1, 1)),
-        (1, (1970, 1, 1), (1970, 1, 1), (1970, 2, 1)),
-        (6, (2026, 6, 30, 23, 59, 59), (2026, 1, 1), (2026, 7, 1)),
-        (6, (2026, 7, 1), (2026, 7, 1), (2027, 1, 1)),
-        (5, (1971, 1, 1), (1970, 11, 1), (1971, 4, 1)),
-        (1200, (2026, 1, 1), (1970, 1, 1), (2070, 1, 1)),
-    ],
-)
-def test_periods_in_months(
-    period: int, moment: tuple[int, ...], start: tuple[int, ...], end: tuple[int, ...]
-) -> None:
-    schedule = months(period, period)
-    index = schedule.index(unix(*moment))
-    assert schedule.start(index) == unix(*start)
-    assert schedule.start(index + 1) == unix(*end)
 
 
 @given(spans.filter(lambda span: span.unit == SECONDS and span.count % 2 == 0), times)
@@ -229,7 +204,6 @@ def test_runs_have_no_times() -> None:
     ("window", "period", "age"),
     [
         ("2 months", "1 month", "1 to 2 months later"),
-        ("1 year", "1 month", "11 months to 1 year later"),
         ("2 days", "12 hours", "36 hours to 2 days later"),
         ("1 month", "1 month", "at most 1 month later"),
         ("3 runs", "1 run", "3 runs later"),

@@ -193,7 +193,6 @@ def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
         WHOLE,
         b'<?xml version="1.0"?>' + WHOLE + b"<!-- made by a plug-in -->\n",
         gzip.compress(WHOLE),
-        urlset(),
         f"<urlset {NAMESPACES}/>".encode(),
         f"<sitemapindex {NAMESPACES} />".encode(),
         f'<s:urlset xmlns:s="x">{""}</s:urlset>'.encode(),
