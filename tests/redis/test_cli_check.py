@@ -98,9 +98,7 @@ def test_check_skips_lines_that_are_no_urls(
 def test_check_follows_the_rules_of_windows(shop: Call, client: redis.Redis) -> None:
     BloomFilter(client, KEY).extend(fingerprints(URLS[:1]))
     BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[1:2]))
-    settings = {
-        "BLOOM_RECRAWL_RULES": [["/1$", "1 day"], ["/2$", "run"], [{"depth": 0}, "run"]],
-    }
+    settings = {"BLOOM_RECRAWL_RULES": [["/1$", "1 day"], ["/2$", "run"], [{"depth": 0}, "run"]]}
     done = shop("check", *URLS[:3], "--json", **settings)
     assert [(a["name"], a["seen"], a["window"]) for a in done.json["answers"]] == [
         ("default", True, None),

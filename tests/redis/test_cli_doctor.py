@@ -295,12 +295,7 @@ def test_of_an_embedded_server(doctor: Call, data_dir: Path, own_tmp: Path) -> N
         ("/", [], 0, ""),
         ("/tmp", [], 0, "when the machine restarts"),
         ("/", ["/"], 0, "when the container is removed"),
-        (
-            "/",
-            [],
-            1 << 60,
-            " are free on the disk of /, and the filters take up to",
-        ),
+        ("/", [], 1 << 60, " are free on the disk of /, and the filters take up to"),
     ],
 )
 def test_where_embedded_data_is(

@@ -60,9 +60,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: r
     assert (page["first"], page["last"]) == (1_800_000_000, 1_800_000_100)
     assert (page["first_utc"], page["last_utc"]) == ("2027-01-15T08:00:00Z", "2027-01-15T08:01:40Z")
     heading, line, total = shop("gone").out.splitlines()
-    assert heading.split() == [
-        *("windows", "since", "(UTC)", "last", "(UTC)", "reason", "URL"),
-    ]
+    assert heading.split() == [*("windows", "since", "(UTC)", "last", "(UTC)", "reason", "URL")]
     assert line.split()[0] == "2"
     assert line.endswith("https://example.com/a?x=1")
     assert total.endswith("1 page is gone; 1 was missing in one window so far (--all lists them)")

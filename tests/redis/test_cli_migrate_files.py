@@ -77,9 +77,7 @@ def test_urls_of_a_pipe(
 
 
 def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: redis.Redis) -> None:
-    rules = {
-        "BLOOM_RECRAWL_RULES": [("/1", "1 day"), ("/2", "run")],
-    }
+    rules = {"BLOOM_RECRAWL_RULES": [("/1", "1 day"), ("/2", "run")]}
     Path("urls").write_text("\n".join(URLS))
     done = move("--from-urls", "urls", **rules)
     assert done.code == 0

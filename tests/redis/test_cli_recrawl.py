@@ -123,10 +123,7 @@ def test_a_wrong_url_is_named(recrawl: Call, bloom: BloomFilter, url: str) -> No
 
 
 def test_if_one_line_is_wrong_nothing_is_left(
-    recrawl: Call,
-    bloom: BloomFilter,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = everything(client)
     long = f"https://example.com/{'x' * 70_000}"
@@ -144,10 +141,7 @@ def test_if_one_line_is_wrong_nothing_is_left(
 
 
 def test_ten_thousand_urls_take_few_round_trips(
-    recrawl: Call,
-    bloom: BloomFilter,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    recrawl: Call, bloom: BloomFilter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = [f"https://example.com/{number}" for number in range(10_000)]
     give(monkeypatch, "\n".join(urls).encode())
@@ -208,9 +202,7 @@ def test_a_server_that_fails_in_between_is_told(
 def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     recrawl: Call, bloom: BloomFilter, client: redis.Redis
 ) -> None:
-    settings: dict[str, Any] = {
-        "BLOOM_RECRAWL_RULES": [("/list", "1 day")],
-    }
+    settings: dict[str, Any] = {"BLOOM_RECRAWL_RULES": [("/list", "1 day")]}
     done = recrawl(URL, "https://example.com/list", **settings)
     assert (done.code, done.out) == (1, "")
     assert "there is no filter 'shop:bloom:1-day'" in done.err

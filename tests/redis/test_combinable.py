@@ -11,12 +11,7 @@ import redis
 import redis.asyncio
 from support.servers import Server
 
-from scrapy_bloom import (
-    ArchiveError,
-    AsyncBloomFilter,
-    BloomFilter,
-    ConfigurationError,
-)
+from scrapy_bloom import ArchiveError, AsyncBloomFilter, BloomFilter, ConfigurationError
 
 MONDAY, TUESDAY = range(3_000), range(2_000, 5_000)
 

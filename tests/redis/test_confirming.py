@@ -2,17 +2,7 @@
 
 import pytest
 import redis
-from support.claims import (
-    NOW,
-    OURS,
-    THEIRS,
-    A,
-    B,
-    C,
-    claim_item,
-    claims,
-    release,
-)
+from support.claims import NOW, OURS, THEIRS, A, B, C, claim_item, claims, release
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import RestartedError

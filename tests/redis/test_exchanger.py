@@ -86,10 +86,7 @@ def test_a_late_verdict_is_not_taken_for_that_of_the_next_item(
         new: bool = bloom.add_many([item])[0] if together else bloom.add(item)
         return new
 
-    with (
-        Proxy(server.port) as proxy,
-        filter_at(proxy.url, keeps=keeps, timeout=TIMEOUT) as bloom,
-    ):
+    with Proxy(server.port) as proxy, filter_at(proxy.url, keeps=keeps, timeout=TIMEOUT) as bloom:
         assert add("seen")
         proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT + 0.1, times=1)
         with pytest.raises(StorageError, match="did not answer in time"):

@@ -15,10 +15,7 @@ from support.cli import everything
 from support.filters import URLS, small
 from support.servers import Server, contents
 
-from scrapy_bloom import (
-    BloomFilter,
-    ConfigurationError,
-)
+from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.model.sizing import plan
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, ROTATED
 

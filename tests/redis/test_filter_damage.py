@@ -12,11 +12,7 @@ from support.calls import send
 from support.filters import URLS, small
 from support.servers import contents
 
-from scrapy_bloom import (
-    BloomFilter,
-    FilterMismatchError,
-    StorageError,
-)
+from scrapy_bloom import BloomFilter, FilterMismatchError, StorageError
 from scrapy_bloom.bloom.errors import ServerFullError
 from scrapy_bloom.bloom.model.sizing import plan
 
@@ -112,10 +108,7 @@ def test_a_key_of_another_type_is_named(client: redis.Redis, key: str, kind: str
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [
-        ("format", "9", "its format is '9', and this version reads 3"),
-        ("seeds", "[]", "damaged"),
-    ],
+    [("format", "9", "its format is '9', and this version reads 3"), ("seeds", "[]", "damaged")],
 )
 def test_a_header_that_cannot_be_read_is_named(
     client: redis.Redis, field: str, value: str, message: str

@@ -24,12 +24,7 @@ from support.installing import (
 from support.saving import Between, watched
 from support.servers import Server, contents
 
-from scrapy_bloom import (
-    AsyncBloomFilter,
-    BloomFilter,
-    ConfigurationError,
-    StorageError,
-)
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
 from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load

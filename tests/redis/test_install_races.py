@@ -11,10 +11,7 @@ from support.examples import examples
 from support.installing import ITEMS, NEW, OTHERS, Racer, check_clean, file_of, make, outcome
 from support.servers import Server, contents
 
-from scrapy_bloom import (
-    BloomFilter,
-    FilterMismatchError,
-)
+from scrapy_bloom import BloomFilter, FilterMismatchError
 from scrapy_bloom.bloom.model.keys import Keys
 
 
@@ -73,11 +70,7 @@ TURNS = st.lists(st.booleans(), max_size=80)
 CHOSEN = st.tuples(st.integers(0, 1), st.integers(0, 1))
 
 
-@given(
-    turns=TURNS,
-    ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 40))] * 2),
-    chosen=CHOSEN,
-)
+@given(turns=TURNS, ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 40))] * 2), chosen=CHOSEN)
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_two_at_once_that_end_nothing_is_mixed(
     arena: tuple[redis.Redis, list[bytes]],

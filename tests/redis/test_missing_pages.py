@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 import redis
 from support.clock import MovedServer
-from support.ledgers import (
-    OURS,
-    add,
-    claim,
-    crawl,
-    forget,
-    items,
-    missing_in,
-)
+from support.ledgers import OURS, add, claim, crawl, forget, items, missing_in
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of

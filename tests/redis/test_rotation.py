@@ -131,10 +131,7 @@ def test_the_last_second_of_a_window_belongs_to_it(
 )
 @pytest.mark.parametrize("order", ORDERS)
 def test_whatever_is_called_first_after_a_boundary_finds_the_new_period(
-    moved: MovedServer,
-    client: redis.Redis,
-    order: str,
-    first: Callable[[BloomFilter], bool],
+    moved: MovedServer, client: redis.Redis, order: str, first: Callable[[BloomFilter], bool]
 ) -> None:
     """By the client that was there before, and by one that is new."""
     for newcomer in (False, True):
@@ -180,10 +177,7 @@ def test_time_does_not_rotate_a_window_in_runs_but_its_keys_expire(
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("blocks", [2, 40])
 def test_a_filter_that_expired_is_opened_anew_by_who_held_it_and_nothing_counts_as_lost(
-    moved: MovedServer,
-    client: redis.Redis,
-    blocks: int,
-    operation: Callable[[BloomFilter], bool],
+    moved: MovedServer, client: redis.Redis, blocks: int, operation: Callable[[BloomFilter], bool]
 ) -> None:
     bloom = connect(client, "5 months", blocks=blocks)
     assert sum(bloom.add_many(URLS)) == len(URLS)

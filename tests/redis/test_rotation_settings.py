@@ -8,11 +8,7 @@ from threading import Barrier
 import pytest
 import redis
 from support.clock import MovedServer
-from support.rotation import (
-    checked_client,
-    connect,
-    stored_rings,
-)
+from support.rotation import checked_client, connect, stored_rings
 
 from scrapy_bloom import FilterMismatchError
 from scrapy_bloom.bloom.options import EXTEND

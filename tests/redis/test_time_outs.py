@@ -170,11 +170,7 @@ def test_tls(tls_server: TLSServer, parser: type) -> None:
             bloom._driver.client.flushall()
             bloom.open()
             assert bloom.add_many(map(str, range(1_000))).count(True) > 990
-            for fault in (
-                Fault(Kind.HALF),
-                Fault(Kind.HANG),
-                Fault(Kind.DROP_REPLY),
-            ):
+            for fault in (Fault(Kind.HALF), Fault(Kind.HANG), Fault(Kind.DROP_REPLY)):
                 proxy.fault = fault
                 with ending(bloom):
                     bloom.add("live connection")

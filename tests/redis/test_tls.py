@@ -172,10 +172,7 @@ def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> Non
 
 def test_a_server_that_answers_with_an_alert(using: Use) -> None:
     alert = b"\x15\x03\x01\x00\x02\x02\x46"
-    with (
-        answering(alert, to_greetings=alert) as port,
-        refused("TLS on this port: use redi"),
-    ):
+    with answering(alert, to_greetings=alert) as port, refused("TLS on this port: use redi"):
         using(f"redis://127.0.0.1:{port}/0")
 
 

@@ -157,12 +157,7 @@ def _request_seeds() -> Iterator[bytes]:
     yield (b'{"url":"https://a/","meta":' + b'{"a":' * 31 + b"1" + b"}" * 32)
 
 
-CLAIMS = Target(
-    run_claims,
-    _claim_seeds,
-    ("crawl.workers", "crawl.liveness"),
-    json_text,
-)
+CLAIMS = Target(run_claims, _claim_seeds, ("crawl.workers", "crawl.liveness"), json_text)
 REQUESTS = Target(
     run_request,
     _request_seeds,
