@@ -5,7 +5,6 @@ from types import coroutine
 from typing import Any, TypeVar
 
 import redis
-import redis.asyncio
 
 from scrapy_bloom import BloomFilter, ConfigurationError, StorageError
 from scrapy_bloom.bloom.base import complete
