@@ -1,12 +1,15 @@
-"""The recipe of docs/cache-guard.md, as it stands there: hides nothing, and spares the database."""
+"""The recipe of docs/cache-guard.md and the examples of docs/library.md, as they stand there."""
 
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from redis import Redis
 from support.paths import ROOT
 from support.polling import until
 from support.servers import Server
@@ -47,7 +50,7 @@ def database() -> Database:
 
 
 @pytest.fixture
-def make(server: Server, client: redis.Redis) -> Iterator[Callable[..., Any]]:
+def make(server: Server, client: Redis) -> Iterator[Callable[..., Any]]:
     """Make guards of the page's own code, each with a connection of its own."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {}
@@ -55,7 +58,7 @@ def make(server: Server, client: redis.Redis) -> Iterator[Callable[..., Any]]:
     clients = []
 
     def make(**options: Any) -> Any:
-        clients.append(redis.Redis.from_url(server.url, decode_responses=True))
+        clients.append(Redis.from_url(server.url, decode_responses=True))
         return names["Guard"](clients[-1], NAME, **{"capacity": 10_000, **options})
 
     yield make
@@ -92,66 +95,45 @@ def test_a_rebuild_forgets_what_was_deleted_and_all_processes_follow(
     assert database.misses <= 3 * 500 * 0.05
 
 
-def test_what_an_interrupted_rebuild_has_left_does_no_harm(
+def test_no_row_is_hidden_while_others_write_and_rebuild(
     make: Callable[..., Any], database: Database
 ) -> None:
-    guard = make()
-    guard.rebuild(database.keys)
+    """Also after a rebuild that was interrupted."""
+    make().rebuild(database.keys)
+    stop, written, hidden, reads = threading.Event(), list[str](), list[str](), list[int]()
+
+    def write(name: str) -> None:
+        guard = make()
+        while not stop.is_set():
+            key = f"new {name} {len(written)}"
+            guard.put(key, database.insert)
+            written.append(key)
+
+    def read(_: str) -> None:
+        guard = make()
+        while not stop.is_set():
+            hidden.extend(key for key in written[-20:] if guard.get(key, database.query) is None)
+            reads.append(1)
 
     def fail() -> Iterator[str]:
         yield from list(database.rows)[:100]
         raise RuntimeError("the database has gone")
 
-    with pytest.raises(RuntimeError, match="has gone"):
-        guard.rebuild(fail)
-    guard.put("new", database.insert)
-    assert guard.get("new", database.query) == "row of new"
-    assert guard.get("known 1", database.query) == "row of known 1"
-    guard.rebuild(database.keys)
-    assert guard.get("new", database.query) == "row of new"
-
-
-def test_no_row_is_hidden_while_others_write_and_rebuild(
-    make: Callable[..., Any], database: Database
-) -> None:
-    make().rebuild(database.keys)
-    stop, hidden, errors = threading.Event(), list[str](), list[BaseException]()
-
-    def work(action: Callable[[Any], None]) -> None:
-        guard = make()
-        try:
-            while not stop.is_set():
-                action(guard)
-        except BaseException as error:
-            errors.append(error)
-
-    written: list[str] = []
-
-    def write(guard: Any) -> None:
-        key = f"new {threading.get_ident()} {len(written)}"
-        guard.put(key, database.insert)
-        written.append(key)
-
-    reads = 0
-
-    def read(guard: Any) -> None:
-        nonlocal reads
-        hidden.extend(key for key in written[-20:] if guard.get(key, database.query) is None)
-        reads += 1
-
-    workers = [threading.Thread(target=work, args=[one]) for one in (write, write, read)]
-    for worker in workers:
-        worker.start()
     guard = make()
-    for _ in range(10):
-        guard.rebuild(database.keys)
-        before = reads
-        # Who has fetched the pointer asks the old buffer before the next rebuild deletes it.
-        until(lambda before=before: errors or reads > before + 1, "the reader has gone on")  # type: ignore[misc]
-    stop.set()
-    for worker in workers:
-        worker.join()
-    assert not errors
+    with ThreadPoolExecutor(3) as pool:
+        tasks = [pool.submit(one, str(number)) for number, one in enumerate((write, write, read))]
+        try:
+            for _ in range(10):
+                with pytest.raises(RuntimeError, match="has gone"):
+                    guard.rebuild(fail)
+                guard.rebuild(database.keys)
+                goal = len(reads) + 2
+                # Who has the pointer asks the old buffer before the next rebuild deletes it.
+                until(lambda goal=goal: tasks[2].done() or len(reads) >= goal, "reads go on")  # type: ignore[misc]
+        finally:
+            stop.set()
+    for task in tasks:
+        task.result()
     assert not hidden
     assert len(written) > 100
     assert all(guard.get(key, database.query) for key in written)
@@ -163,3 +145,19 @@ def test_the_page_s_memory_is_what_the_plan_says() -> None:
     for rate, megabytes in rows:
         planned = plan(10_000_000, float(rate), blocks=DEFAULT_BLOCKS)
         assert planned.memory / 1e6 == pytest.approx(float(megabytes), abs=0.06)
+
+
+def test_the_library_s_examples_run(
+    client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "library.md").read_text()
+    monkeypatch.setattr(redis, "Redis", lambda **_: client)
+    names: dict[str, Any] = {}
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) > 3
+    for code in examples:
+        exec(code, names)
+    assert "b@example.com" in names["copy"]
+    assert "apple" not in names["basket"]
+    assert names["measured"].probes == 100_000
