@@ -19,8 +19,8 @@ LOWEST_TESTS = $(call tests-of,unit,addon engine_hooks failures fingerprinter ha
 # Scripts on the oldest servers.
 LOWEST_TESTS += $(call tests-of,redis,claim_protocol filter ledger_protocol old_servers rights rotation worker_protocol)
 # Connections: clients, asyncio, TLS, clusters, Sentinel, replicas.
-LOWEST_TESTS += $(call tests-of,redis,async_filter client cluster cluster_addresses cluster_driver concurrency)
-LOWEST_TESTS += $(call tests-of,redis,connection exchanger replication sentinels time_outs tls unreadable)
+LOWEST_TESTS += $(call tests-of,redis,async_filter client cluster cluster_driver concurrency)
+LOWEST_TESTS += $(call tests-of,redis,connection exchanger replication sentinels time_outs tls)
 # Crawls by Scrapy's scheduler and by scrapy-redis's.
 LOWEST_TESTS += $(call tests-of,crawl,crawl crawled crawled_queues crawled_stops two_servers)
 LOWEST_TESTS += $(call tests-of,crawl,cluster_outages dupefilter failover one_loop opening outages replicas)

@@ -15,7 +15,9 @@ from scrapy import Spider
 from scrapy.cmdline import execute
 from scrapy.settings import Settings
 from scrapy.utils import log
+from support import installing
 from support.cli import KEY, Call, Done, Shop
+from support.clock import MovedServer
 from support.polling import PATIENCE
 from support.servers import Server
 
@@ -42,6 +44,28 @@ def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     left = [s for s in path.rglob("*") if embedded._ask(s, b"SHUTDOWN") is not None]
     shutil.rmtree(path)
     assert not left
+
+
+@pytest.fixture
+def data(client: redis.Redis) -> bytes:
+    """The file of a filter with ITEMS, which is not on the server any more."""
+    bloom = installing.make(client, "gone")
+    found = installing.file_of(bloom)
+    bloom.delete()
+    return found
+
+
+@pytest.fixture
+def one(client: redis.Redis) -> BloomFilter:
+    """A filter of one block, for a ledger."""
+    return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
+
+
+@pytest.fixture
+def moving(moved: MovedServer) -> Iterator[BloomFilter]:
+    """The same, on a server whose clock is moved."""
+    with moved.client() as client:
+        yield BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
 
 
 @pytest.fixture

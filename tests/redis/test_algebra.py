@@ -1,20 +1,32 @@
-"""Filters as sets, on real servers: estimates against the truth, and filters made of others."""
+"""Filters as sets, on real servers: estimates, filters made of others, and blocks that change."""
 
-from threading import Thread
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-import redis
-import redis.asyncio
+from redis import Redis
 from support.saving import blocking
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
 from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.errors import SaturatedError
-from scrapy_bloom.bloom.extras.algebra import Overlap, Part, overlap, union
+from scrapy_bloom.bloom.extras.algebra import (
+    Overlap,
+    Part,
+    merge_bits,
+    overlap,
+    read_block,
+    try_block,
+    union,
+)
+from scrapy_bloom.bloom.extras.bitmaps import Contents
+from scrapy_bloom.bloom.extras.save import RefusedError
+from scrapy_bloom.bloom.model.generations import Layer
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.cached_ring import CachedRing
 from scrapy_bloom.bloom.protocol.ring_store import Operation
+from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply
 
 pytestmark = pytest.mark.each_server(others="slow")
 
@@ -29,7 +41,7 @@ def items(*numbers: range) -> list[str]:
     return [f"https://example.com/{number}" for each in numbers for number in each]
 
 
-def twin(bloom: BloomFilter, key: str, client: redis.Redis | None = None) -> BloomFilter:
+def twin(bloom: BloomFilter, key: str, client: Redis | None = None) -> BloomFilter:
     """Return another filter that is like one."""
     return BloomFilter(client or bloom._driver.client, key, like=bloom)
 
@@ -39,7 +51,7 @@ def measure(one: BloomFilter, two: BloomFilter) -> Overlap:
 
 
 @pytest.fixture
-def pair(client: redis.Redis) -> tuple[BloomFilter, BloomFilter]:
+def pair(client: Redis) -> tuple[BloomFilter, BloomFilter]:
     """Two filters with room, and 300 items in common."""
     one = BloomFilter(client, "one", capacity=2_000, blocks=4, seeds=NO_CHANCE)
     two = twin(one, "two")
@@ -51,7 +63,7 @@ def pair(client: redis.Redis) -> tuple[BloomFilter, BloomFilter]:
 # -- how many --
 
 
-def test_filters_that_count_can_be_estimated_and_compared(client: redis.Redis) -> None:
+def test_filters_that_count_can_be_estimated_and_compared(client: Redis) -> None:
     one = BloomFilter(client, "one", capacity=2_000, counting=True)
     two = twin(one, "two")
     assert two.open().counting
@@ -69,14 +81,14 @@ def test_filters_that_count_can_be_estimated_and_compared(client: redis.Redis) -
         one.update(two)
 
 
-def saturate(client: redis.Redis, bloom: BloomFilter, *, but: int = 0) -> None:
+def saturate(client: Redis, bloom: BloomFilter, *, but: int = 0) -> None:
     """Set all bits of block 0 but the first few."""
     (layer,) = bloom.session.held[0].ring.layers
     bits = (1 << layer.num_bits - but) - 1 << 8 * layer.memory - layer.num_bits
     client.set(bloom.session.keys.layer(0, layer.name), bits.to_bytes(layer.memory, "big"))
 
 
-def test_a_saturated_filter_says_so(client: redis.Redis) -> None:
+def test_a_saturated_filter_says_so(client: Redis) -> None:
     one = BloomFilter(client, "one", capacity=1_000, blocks=2)
     two = twin(one, "two")
     one.open()
@@ -110,7 +122,7 @@ def test_a_union_has_what_either_has(pair: tuple[BloomFilter, BloomFilter]) -> N
     "options", [{"ring": "write-all", "window": "2 days"}, {"window": "2 runs", "run": "r1"}]
 )
 def test_filters_whose_generations_have_no_time_of_their_own_are_copied_only(
-    client: redis.Redis, options: dict[str, Any]
+    client: Redis, options: dict[str, Any]
 ) -> None:
     one = BloomFilter(client, "one", capacity=100, **options)
     two = BloomFilter(client, "two", like=one)
@@ -125,7 +137,7 @@ def test_filters_whose_generations_have_no_time_of_their_own_are_copied_only(
     assert one.copy("copy").approx_len() == pytest.approx(50, rel=0.2)
 
 
-def test_a_copy_is_the_same_under_another_id(client: redis.Redis) -> None:
+def test_a_copy_is_the_same_under_another_id(client: Redis) -> None:
     one = BloomFilter(client, "one", capacity=300, window="3 days", period="1 day")
     for number in range(3):
         one.extend(items(range(500 * number, 500 * number + 500)))
@@ -143,41 +155,6 @@ def test_a_copy_is_the_same_under_another_id(client: redis.Redis) -> None:
     assert "only here" not in one
 
 
-def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> None:
-    """The bits are set atomically."""
-    with server.client() as client:
-        client.flushall()
-        one = BloomFilter(client, "one", capacity=12_000, blocks=2)
-        two = twin(one, "two")
-        two.extend(items(range(2_500)))
-        lost: list[str] = []
-
-        def claim(worker: int) -> None:
-            with server.client() as mine:
-                bloom = BloomFilter(mine, "one")
-                for start in range(10_000 * worker, 10_000 * worker + 3_000, 50):
-                    some = items(range(start, start + 50))
-                    bloom.add_many(some)
-                    lost.extend(
-                        item
-                        for item, seen in zip(some, bloom.contains(some), strict=True)
-                        if not seen
-                    )
-
-        threads = [Thread(target=claim, args=(worker,)) for worker in (1, 2)]
-        for thread in threads:
-            thread.start()
-        for _ in range(5):
-            one.update(two)
-        for thread in threads:
-            thread.join()
-        one.update(two)
-        assert not lost
-        everything = items(range(2_500), range(10_000, 13_000), range(20_000, 23_000))
-        assert all(one.contains(everything))
-        assert one.approx_len() == pytest.approx(8_500, rel=0.03)
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -188,9 +165,7 @@ def test_nothing_that_is_claimed_during_an_update_is_lost(server: Server) -> Non
         ({"fingerprinter": "b"}, r"the fingerprinter \(a and b\)"),
     ],
 )
-def test_filters_that_differ_say_in_what(
-    client: redis.Redis, options: dict[str, Any], text: str
-) -> None:
+def test_filters_that_differ_say_in_what(client: Redis, options: dict[str, Any], text: str) -> None:
     one = BloomFilter(client, "one", capacity=2_000, blocks=4, fingerprinter="a")
     two = BloomFilter(client, "two", like=one, **options)
     for combine in (one.union, one.intersection):
@@ -208,7 +183,7 @@ def test_filters_that_differ_say_in_what(
 
 
 def test_a_source_that_is_created_anew_meanwhile_leaves_nothing(
-    client: redis.Redis, pair: tuple[BloomFilter, BloomFilter]
+    client: Redis, pair: tuple[BloomFilter, BloomFilter]
 ) -> None:
     one, two = pair[0], BloomFilter(client, "two")
     calls = 0
@@ -229,7 +204,7 @@ def test_a_source_that_is_created_anew_meanwhile_leaves_nothing(
 
 
 def test_filters_may_be_on_different_servers(
-    client: redis.Redis, any_binary: str, pair: tuple[BloomFilter, BloomFilter]
+    client: Redis, any_binary: str, pair: tuple[BloomFilter, BloomFilter]
 ) -> None:
     with Server(any_binary) as second, second.client() as elsewhere:
         far = pair[1].copy("two", client=elsewhere)
@@ -240,3 +215,119 @@ def test_filters_may_be_on_different_servers(
         assert not client.keys("*made*")
         pair[0].update(far)
         assert all(pair[0].contains(items(range(1_500))))
+
+
+ITEMS = [f"https://example.com/{i}" for i in range(500)]
+
+
+def small(client: Redis, key: str = "k", **kwargs: Any) -> BloomFilter:
+    return BloomFilter(client, key, **{"capacity": 10_000, "blocks": 2, **kwargs})
+
+
+def large(client: Redis, key: str = "k") -> BloomFilter:
+    """A filter whose bitmaps are read in several chunks."""
+    return BloomFilter(client, key, capacity=400_000, blocks=1)
+
+
+def read(bloom: BloomFilter, block: int = 0) -> Contents:
+    header = bloom.open()
+    return bloom.run(lambda session: try_block(session, header, block, read_block))
+
+
+def bitmap(client: Redis, bloom: BloomFilter, block: int, layer: Layer) -> int:
+    found = client.get(bloom.session.keys.layer(block, layer.name)) or b""
+    assert isinstance(found, bytes)
+    return int.from_bytes(found, "big")
+
+
+def between(steps: Operation[T], number: int, what: Callable[[], object]) -> Operation[T]:
+    """Let something happen before the calls of a round are sent."""
+    calls: list[Call] = next(steps)
+    for turn in range(1_000):
+        if turn == number:
+            what()
+        replies = yield calls
+        try:
+            calls = steps.send(replies)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("turn", range(3))  # its ring, and two rounds of chunks
+def test_a_block_that_changes_while_it_is_read_is_read_again(client: Redis, turn: int) -> None:
+    bloom, other = large(client), large(client)
+    header = bloom.open()
+    bloom.extend(ITEMS)
+    found = bloom.run(
+        lambda session: between(
+            try_block(session, header, 0, read_block),
+            turn,
+            lambda: (other.clear(), other.extend(ITEMS[:100])),
+        )
+    )
+    assert found.counts == {"1.0": 100}
+    assert found.bits == {"1.0": bitmap(client, bloom, 0, found.ring.layers[-1])}
+
+
+def test_a_bitmap_that_is_gone_is_allocated_anew(client: Redis) -> None:
+    bloom = small(client)
+    bloom.extend(ITEMS)
+    client.delete(bloom.session.keys.layer(0, "0.0"))
+    contents = read(bloom, 0)
+    assert contents.bits == {"0.0": 0}
+    assert bloom.lost_blocks == 1
+
+
+def test_a_block_that_never_keeps_still_is_an_error(client: Redis) -> None:
+    bloom, other = small(client), small(client)
+    header = bloom.open()
+
+    def attempt(held: CachedRing) -> Operation[Contents]:
+        other.clear()
+        return (yield from read_block(held))
+
+    with pytest.raises(StorageError, match="different each of 20 times"):
+        bloom.run(lambda session: try_block(session, header, 0, attempt))
+
+
+def test_a_server_that_answers_with_too_few_bytes_is_an_error(client: Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    steps = read_block(bloom.session.held[0])
+    next(steps)
+    steps.send([Reply("ok", version=bloom.session.held[0].version)])
+    with pytest.raises(StorageError, match="answered 3 bytes where there are"):
+        steps.send([Reply(BYTES, data=b"abc")])
+
+
+def test_bits_are_merged_into_a_filter_in_use(client: Redis) -> None:
+    bloom, other = large(client), large(client)
+    bloom.extend(ITEMS[:100])
+    before = read(bloom)
+    (layer,) = before.ring.layers
+    missing = (1 << 8 * layer.memory - 1) | 1 << layer.memory * 4 | 1  # the ends, and between
+    bloom.run(
+        lambda session: between(
+            merge_bits(session.held[0], "token", layer, missing, 7),
+            0,
+            lambda: other.extend(ITEMS[100:200]),
+        )
+    )
+    after = read(bloom)
+    assert after.counts == {"0.0": 207}
+    assert after.bits["0.0"] & missing == missing
+    assert after.bits["0.0"] & ~missing == after.bits["0.0"] ^ missing
+    assert all(other.contains(ITEMS[:200]))
+    assert not client.keys("*token*")
+
+
+def test_nothing_is_merged_into_a_bitmap_that_is_gone(client: Redis) -> None:
+    bloom = small(client)
+    bloom.open()
+    client.delete(bloom.session.keys.layer(0, "0.0"))
+    held = bloom.session.held[0]
+    with pytest.raises(RefusedError) as caught:
+        bloom.run(lambda _: merge_bits(held, "token", held.ring.layers[0], 1, 1))
+    assert caught.value.reply.fields == {"layers": "0.0"}
+    assert not client.exists(bloom.session.keys.layer(0, "0.0"))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter
@@ -31,7 +31,7 @@ OURS, THEIRS = "wtheshop-ours", "wtheshop-theirs"
 class Worker:
     """Applies jobs to a filter."""
 
-    def __init__(self, client: redis.Redis, **options: Any) -> None:
+    def __init__(self, client: Redis, **options: Any) -> None:
         self._client = client
         self.bloom = BloomFilter(client, "k", **{"capacity": 1_000, "blocks": 1, **options})
         self.server = Server(Filters({"default": self.bloom}, Connection(client, "")))
@@ -67,7 +67,7 @@ class Worker:
 
 
 @pytest.fixture
-def worker(client: redis.Redis) -> Worker:
+def worker(client: Redis) -> Worker:
     return Worker(client)
 
 
@@ -159,7 +159,7 @@ def test_an_outage_records_both(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("kind", [JobKind.CONFIRM, JobKind.RECORD])
-def test_a_url_for_which_there_is_no_room_is_reported(client: redis.Redis, kind: JobKind) -> None:
+def test_a_url_for_which_there_is_no_room_is_reported(client: Redis, kind: JobKind) -> None:
     worker = Worker(client, capacity=8, growth=0)
     full = b""
     for number in range(1_000):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis import Redis
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
@@ -24,7 +25,7 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(server: Server, client: redis.Redis) -> Run:
+def run(server: Server, client: Redis) -> Run:
     """Run a scenario with an asynchronous filter and another one on the same key."""
 
     def run(scenario: Scenario, **options: Any) -> Any:
@@ -121,7 +122,7 @@ def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
     run(scenario, capacity=100)
 
 
-def test_a_server_that_hangs_is_given_up_and_asked_again(run: Run, client: redis.Redis) -> None:
+def test_a_server_that_hangs_is_given_up_and_asked_again(run: Run, client: Redis) -> None:
     async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
         await bloom.open()
         client.client_pause(10_000, all=False)
@@ -169,9 +170,7 @@ def test_a_loop_that_is_blocked_does_not_take_that_for_the_servers_silence(run: 
     run(scenario, timeout=0.1, blocks=16, window="2 months")
 
 
-def test_a_server_that_hangs_is_given_up_by_a_loop_that_is_blocked(
-    run: Run, client: redis.Redis
-) -> None:
+def test_a_server_that_hangs_is_given_up_by_a_loop_that_is_blocked(run: Run, client: Redis) -> None:
     async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
         await bloom.open()
         client.client_pause(10_000, all=False)
@@ -199,7 +198,7 @@ def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> N
     run(scenario)
 
 
-def test_waiting_for_other_tasks_counts_for_the_time_out(run: Run, client: redis.Redis) -> None:
+def test_waiting_for_other_tasks_counts_for_the_time_out(run: Run, client: Redis) -> None:
     """Else the last of many would wait as many time-outs for a server that hangs."""
 
     async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:

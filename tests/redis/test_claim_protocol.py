@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-import redis
+from redis import Redis
 from support.claims import (
     LATER,
     NOW,
@@ -43,7 +43,7 @@ YIELD_AGAIN = Verdict.YIELD_AGAIN
 
 
 @pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
+def bloom(client: Redis) -> BloomFilter:
     return BloomFilter(client, "k", blocks=2, capacity=1_000)
 
 
@@ -107,7 +107,7 @@ def test_what_is_kept_is_not_tested(bloom: BloomFilter) -> None:
 
 
 def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
-    bloom: BloomFilter, client: redis.Redis
+    bloom: BloomFilter, client: Redis
 ) -> None:
     before = client.time()[0]
     claim_item(bloom, A)
@@ -131,7 +131,7 @@ def test_an_owners_release_leaves_the_claims_of_others(bloom: BloomFilter) -> No
     assert only(bloom).owner == THEIRS
 
 
-def test_what_failed_is_nobodys_until_it_is_due(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_what_failed_is_nobodys_until_it_is_due(bloom: BloomFilter, client: Redis) -> None:
     claim_item(bloom, A, B)
     release(bloom, A, owner=OURS, failure=LATER)
     release(bloom, B, owner=OURS, failure=NOW)
@@ -224,7 +224,7 @@ DAMAGED = [
 
 @pytest.mark.parametrize("value", DAMAGED)
 def test_a_damaged_claim_is_told_and_hides_nothing(
-    bloom: BloomFilter, client: redis.Redis, value: bytes
+    bloom: BloomFilter, client: Redis, value: bytes
 ) -> None:
     claim_item(bloom, A)
     (key,) = client.keys("*:claims")
@@ -243,7 +243,7 @@ def test_a_damaged_claim_is_told_and_hides_nothing(
 
 @pytest.mark.parametrize(("length", "is_read"), [(0, True), (65_536, True), (200_000, False)])
 def test_a_claim_that_is_far_too_long_is_damaged(
-    bloom: BloomFilter, client: redis.Redis, length: int, is_read: bool
+    bloom: BloomFilter, client: Redis, length: int, is_read: bool
 ) -> None:
     """Its request is never fetched: it takes the memory of the crawler."""
     claim_item(bloom, A)
@@ -255,7 +255,7 @@ def test_a_claim_that_is_far_too_long_is_damaged(
     assert [claim.length for claim in page.claims] == ([length] if is_read else [])
 
 
-def test_a_stale_view_is_brought_up_to_date(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_a_stale_view_is_brought_up_to_date(bloom: BloomFilter, client: Redis) -> None:
     other = BloomFilter(client, "k")
     claim_item(bloom, A)
     other.clear()
@@ -263,7 +263,7 @@ def test_a_stale_view_is_brought_up_to_date(bloom: BloomFilter, client: redis.Re
     assert claim_item(other, A) == OTHERS
 
 
-def test_a_lost_bitmap_is_noticed(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_a_lost_bitmap_is_noticed(bloom: BloomFilter, client: Redis) -> None:
     bloom.extend([A, B])
     for key in client.keys("*:0.0"):
         client.delete(key)
@@ -272,9 +272,7 @@ def test_a_lost_bitmap_is_noticed(bloom: BloomFilter, client: redis.Redis) -> No
 
 
 @pytest.mark.parametrize("window", [None, "6 days"])
-def test_claims_and_workers_live_as_long_as_the_ring(
-    client: redis.Redis, window: str | None
-) -> None:
+def test_claims_and_workers_live_as_long_as_the_ring(client: Redis, window: str | None) -> None:
     bloom = BloomFilter(client, "k", window=window, blocks=1)
     claim_item(bloom, A)
     bloom.run(lambda session: worker_protocol.heartbeat(session, "w {}", 60))
@@ -293,7 +291,7 @@ def test_claims_can_be_cleared_without_forgetting_anything(bloom: BloomFilter) -
 
 
 @pytest.fixture
-def full(server: Server, client: redis.Redis) -> Iterator[BloomFilter]:
+def full(server: Server, client: Redis) -> Iterator[BloomFilter]:
     bloom = BloomFilter(client, "k", blocks=1, capacity=1_000)
     bloom.open()
     client.config_set("maxmemory", 1)
@@ -301,7 +299,7 @@ def full(server: Server, client: redis.Redis) -> Iterator[BloomFilter]:
     client.config_set("maxmemory", 0)
 
 
-def test_a_server_without_memory_claims_nothing(full: BloomFilter, client: redis.Redis) -> None:
+def test_a_server_without_memory_claims_nothing(full: BloomFilter, client: Redis) -> None:
     from scrapy_bloom import StorageError  # noqa: PLC0415
 
     with pytest.raises(StorageError, match="out of memory"):
@@ -310,7 +308,7 @@ def test_a_server_without_memory_claims_nothing(full: BloomFilter, client: redis
     assert not claims(full)
 
 
-def test_claims_are_held_in_a_filter_that_was_created_anew(client: redis.Redis) -> None:
+def test_claims_are_held_in_a_filter_that_was_created_anew(client: Redis) -> None:
     """Its items are in other blocks, and no script compares the ring here."""
     crawl, writer = BloomFilter(client, "shop"), BloomFilter(client, "shop")
     writer.open()

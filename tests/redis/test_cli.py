@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from scrapy import Request
 from support.cli import KEY, SECRET, URLS, Call, Own, Shop, fingerprints, in_shell
 from support.crawling import run
@@ -49,7 +49,7 @@ def test_help_has_no_headings_but_its_own(call: Call, monkeypatch: pytest.Monkey
 
 
 def test_scrapys_options_stand_after_the_subcommand(
-    call: Call, client: redis.Redis, server: Server
+    call: Call, client: Redis, server: Server
 ) -> None:
     BloomFilter(client, "k").open()
     done = call("info", "-s", f"BLOOM_REDIS_URL={server.url}", "--json", "--set", "BLOOM_KEY=k")
@@ -67,7 +67,7 @@ def test_wrong_usage(call: Call, arguments: list[str]) -> None:
     assert "error: " in done.err
 
 
-def test_logs_are_quiet_unless_asked_for(shop: Call, client: redis.Redis) -> None:
+def test_logs_are_quiet_unless_asked_for(shop: Call, client: Redis) -> None:
     BloomFilter(client, KEY).open()
     addons = {"ADDONS": {"scrapy_bloom.Addon": 500}, "LOG_STDOUT": True}
     assert shop("info", **addons).err == ""
@@ -88,7 +88,7 @@ def test_a_key_is_needed_outside_a_project(call: Call) -> None:
     assert "there are: none), or give the filter's key with --key" in done.err
 
 
-def test_several_spiders_are_listed(call: Call, client: redis.Redis, server: Server) -> None:
+def test_several_spiders_are_listed(call: Call, client: Redis, server: Server) -> None:
     project = {"spiders": (Shop, Own), "BLOOM_REDIS_URL": server.url}
     done = call("info", **project)
     assert (done.code, done.out) == (2, "")
@@ -101,7 +101,7 @@ def test_several_spiders_are_listed(call: Call, client: redis.Redis, server: Ser
     assert call("info", **project, BLOOM_KEY="special").code == 0
 
 
-def test_the_windows_of_rules(shop: Call, client: redis.Redis) -> None:
+def test_the_windows_of_rules(shop: Call, client: Redis) -> None:
     BloomFilter(client, KEY).open()
     BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[:3]))
     windows = {"BLOOM_RECRAWL_RULES": [("/n", "1 day"), ("/o", "2 days")]}
@@ -121,9 +121,7 @@ def test_the_windows_of_rules(shop: Call, client: redis.Redis) -> None:
     assert shop("info", "--key", KEY, "--window", "1-day").code == 0
 
 
-def test_scrapy_redis_settings_are_the_fallback(
-    call: Call, client: redis.Redis, server: Server
-) -> None:
+def test_scrapy_redis_settings_are_the_fallback(call: Call, client: Redis, server: Server) -> None:
     BloomFilter(client, KEY).open()
     assert call("info", spiders=(Shop,), REDIS_URL=server.url).code == 0
     assert call("info", "-s", f"REDIS_URL={server.url}", "--key", KEY).code == 0
@@ -133,10 +131,11 @@ def test_scrapy_redis_settings_are_the_fallback(
     "command",
     [
         *("info", "check https://example.com", "rotate -y", "clear -y", "delete -y"),
-        *("failed", "gone", "pending", "pending --release --owner x -y"),
+        *("failed", "gone", "pending", "pending --release --owner x -y", "settings"),
+        *("settings --apply", "recrawl https://example.com --callback parse_item"),
     ],
 )
-def test_where_there_is_no_filter(shop: Call, client: redis.Redis, command: str) -> None:
+def test_where_there_is_no_filter(shop: Call, client: Redis, command: str) -> None:
     done = shop(*command.split())
     assert done.code == 1
     assert "there is no" in done.out + done.err
@@ -153,9 +152,7 @@ def test_where_there_is_no_filter(shop: Call, client: redis.Redis, command: str)
         ({"REQUEST_FINGERPRINTER_CLASS": Broken}, "LookupError: a bug (-L DEBUG shows where)"),
     ],
 )
-def test_bad_settings(
-    shop: Call, client: redis.Redis, settings: dict[str, Any], message: str
-) -> None:
+def test_bad_settings(shop: Call, client: Redis, settings: dict[str, Any], message: str) -> None:
     BloomFilter(client, KEY).open()
     for extra in ([], ["--json"]):
         done = shop("check", "https://example.com", *extra, **settings)
@@ -184,7 +181,7 @@ def test_an_interruption_is_no_answer(shop: Call, monkeypatch: pytest.MonkeyPatc
     assert (done.code, done.err) == (2, "scrapy bloom: interrupted\n")
 
 
-def test_outside_a_project(client: redis.Redis, server: Server, tmp_path: Path) -> None:
+def test_outside_a_project(client: Redis, server: Server, tmp_path: Path) -> None:
     """Standard input is read; a reader that is gone before anything is printed is no failure."""
     BloomFilter(client, KEY, window="2 months").extend(fingerprints(URLS))
     where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
@@ -200,7 +197,7 @@ def test_outside_a_project(client: redis.Redis, server: Server, tmp_path: Path) 
 
 
 def test_a_terminal_that_knows_ascii_only_gets_escapes(
-    client: redis.Redis, server: Server, tmp_path: Path
+    client: Redis, server: Server, tmp_path: Path
 ) -> None:
     BloomFilter(client, "gr\u00fcn").open()
     where = f"--key gr\u00fcn -s BLOOM_REDIS_URL={server.url}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
+from redis import Redis
 from support.cli import KEY, URLS, Call, fingerprints
 from support.paths import ROOT
 from support.rights import PASSWORD, USER, denials
@@ -35,13 +35,13 @@ NEEDS = [
 
 
 @pytest.fixture
-def user(client: redis.Redis) -> Iterator[None]:
+def user(client: Redis) -> Iterator[None]:
     """The user is removed in the end."""
     yield
     client.acl_deluser(USER)
 
 
-def grant(shop: Call, client: redis.Redis, *options: str) -> None:
+def grant(shop: Call, client: Redis, *options: str) -> None:
     """Run what the command prints, with a password."""
     line = shop("acl", "--user", USER, *options, "--json").json["setuser"]
     client.execute_command(*line.replace(PLACEHOLDER, PASSWORD).split())
@@ -58,7 +58,7 @@ def as_user(shop: Call, server: Server, arguments: str) -> int:
 @pytest.mark.each_server
 @pytest.mark.usefixtures("user")
 def test_each_subcommand_works_with_the_rights_that_are_printed_for_it(
-    server: Server, client: redis.Redis, shop: Call
+    server: Server, client: Redis, shop: Call
 ) -> None:
     bloom = BloomFilter(client, KEY, window="2 days", period="1 day")
     bloom.add_many(fingerprints(URLS))
@@ -70,7 +70,7 @@ def test_each_subcommand_works_with_the_rights_that_are_printed_for_it(
 
 @pytest.mark.usefixtures("user")
 def test_what_is_not_granted_is_refused_with_the_remedy(
-    server: Server, client: redis.Redis, shop: Call
+    server: Server, client: Redis, shop: Call
 ) -> None:
     BloomFilter(client, KEY).add_many(fingerprints(URLS))
     before = contents(client)
@@ -84,9 +84,7 @@ def test_what_is_not_granted_is_refused_with_the_remedy(
 
 
 @pytest.mark.usefixtures("user")
-def test_a_migration_reads_the_set(
-    server: Server, client: redis.Redis, shop: Call, move: Call
-) -> None:
+def test_a_migration_reads_the_set(server: Server, client: Redis, shop: Call, move: Call) -> None:
     client.sadd("shop:dupefilter", *[fingerprint.hex() for fingerprint in fingerprints(URLS)])
     grant(shop, client, "--from-set")
     url = f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import redis
+from redis import Redis
 from scrapy import Request
 from support.cli import KEY, SECRET, URLS, Call, Done, Own, Shop, everything, fingerprints
 from support.rights import PASSWORD, USER, user_of
@@ -66,7 +66,7 @@ def states(done: Done) -> dict[str, str]:
 
 
 @contextmanager
-def option(client: redis.Redis, name: str, value: str) -> Iterator[None]:
+def option(client: Redis, name: str, value: str) -> Iterator[None]:
     before = str(client.config_get(name)[name])
     client.config_set(name, value)
     try:
@@ -76,7 +76,7 @@ def option(client: redis.Redis, name: str, value: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def saving(client: redis.Redis) -> Iterator[None]:
+def saving(client: Redis) -> Iterator[None]:
     """The server keeps its data."""
     with option(client, "save", "3600 1"):
         yield
@@ -92,7 +92,7 @@ def doctor(shop: Call) -> Call:
 @pytest.mark.each_server
 @pytest.mark.usefixtures("saving")
 def test_a_good_project_is_fine_and_a_missing_filter_is_no_problem(
-    shop: Call, client: redis.Redis
+    shop: Call, client: Redis
 ) -> None:
     done = shop("doctor", **OURS)
     assert (done.code, done.err) == (0, "")
@@ -108,7 +108,7 @@ def test_a_good_project_is_fine_and_a_missing_filter_is_no_problem(
     assert " answers in " in server
 
 
-def test_it_changes_nothing(doctor: Call, client: redis.Redis) -> None:
+def test_it_changes_nothing(doctor: Call, client: Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", fingerprinter="other.Class")
     bloom.extend(fingerprints(URLS))
     client.set("else", "1")
@@ -119,7 +119,7 @@ def test_it_changes_nothing(doctor: Call, client: redis.Redis) -> None:
 
 
 @pytest.mark.usefixtures("saving")
-def test_stored_and_set_differ(doctor: Call, client: redis.Redis) -> None:
+def test_stored_and_set_differ(doctor: Call, client: Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", fingerprinter="other.Class")
     bloom.extend(fingerprints(URLS))
     (difference, fingerprinter) = problems(doctor())[f"filter {KEY}"]
@@ -227,7 +227,7 @@ def test_what_is_wrong_with_a_project(
     assert text in found[check][0]
 
 
-def test_what_is_wrong_with_a_server(doctor: Call, client: redis.Redis) -> None:
+def test_what_is_wrong_with_a_server(doctor: Call, client: Redis) -> None:
     assert "neither AOF nor snapshots" in problems(doctor())["persistence"][0]
     with option(client, "save", "3600 1"):
         assert problems(doctor()) == {}
@@ -257,7 +257,7 @@ def test_rights_that_are_missing(doctor: Call, server: Server) -> None:
 
 
 @pytest.mark.usefixtures("saving")
-def test_claims_that_are_not_taken_over(doctor: Call, client: redis.Redis) -> None:
+def test_claims_that_are_not_taken_over(doctor: Call, client: Redis) -> None:
     BloomFilter(client, KEY).open()
     client.hset(f"{{{KEY}:0}}:claims", "x", "y")
     scheduled = {"BLOOM_REMEMBER": "scheduled"}
@@ -295,12 +295,7 @@ def test_of_an_embedded_server(doctor: Call, data_dir: Path, own_tmp: Path) -> N
         ("/", [], 0, ""),
         ("/tmp", [], 0, "when the machine restarts"),
         ("/", ["/"], 0, "when the container is removed"),
-        (
-            "/",
-            [],
-            1 << 60,
-            " are free on the disk of /, and the filters take up to",
-        ),
+        ("/", [], 1 << 60, " are free on the disk of /, and the filters take up to"),
     ],
 )
 def test_where_embedded_data_is(

@@ -1,15 +1,18 @@
-"""``scrapy bloom failed``: which pages it lists, in which order, and what it shows of them."""
+"""``scrapy bloom failed`` and ``gone``: which pages they list, in which order, and how."""
 
 import time
+from functools import partial
 from typing import Any
 
-import redis
+import pytest
+from redis import Redis
 from scrapy import Spider
 from support.cli import KEY, SECRET, Call, Shop, claim, everything, fail
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol import ledger_protocol
 from scrapy_bloom.crawl import workers
 
 SHARED: dict[str, Any] = {"BLOOM_KEY": KEY}
@@ -28,7 +31,7 @@ def test_where_nothing_has_failed(shop: Call, bloom: BloomFilter) -> None:
     assert shop("failed", "--json").json["pages"] == []
 
 
-def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
+def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     fail(bloom, ["https://example.com/a?x=1"])
     before = everything(client)
     (page,) = shop("failed", "--json").json["pages"]
@@ -87,7 +90,7 @@ def test_neither_credentials_nor_control_characters_are_printed(
 
 
 def test_windows_are_named_if_there_are_several(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
+    shop: Call, bloom: BloomFilter, client: Redis
 ) -> None:
     windows = {"BLOOM_RECRAWL_RULES": [("/l", "1 day"), ("/unused", "1 week")]}
     fail(bloom, ["https://example.com/a"], seconds=60)
@@ -114,7 +117,7 @@ def test_spiders_that_share_a_filter(call: Call, bloom: BloomFilter, server: Ser
 
 
 def test_a_time_beyond_the_calendar_counts_as_due(
-    shop: Call, bloom: BloomFilter, client: redis.Redis
+    shop: Call, bloom: BloomFilter, client: Redis
 ) -> None:
     owner = workers.failed_id("shop")
     client.hset(
@@ -124,3 +127,94 @@ def test_a_time_beyond_the_calendar_counts_as_due(
     assert page["due"] <= time.time(), "a failure is noted for BLOOM_RETRY_AFTER at most"
     assert "999999999999" not in shop("failed").out
     assert shop("pending").code == 0
+
+
+@pytest.fixture
+def bloom(client: Redis) -> BloomFilter:
+    return opened(client, KEY)
+
+
+def opened(client: Redis, key: str) -> BloomFilter:
+    bloom = BloomFilter(client, key, blocks=3, window="6 months")
+    bloom.open()
+    return bloom
+
+
+def note(
+    client: Redis,
+    url: str,
+    *,
+    times: int = 2,
+    first: int = 1_800_000_000,
+    why: str = "!HTTP+404",
+    key: str = KEY,
+) -> None:
+    """Note a missing page, as prelude_ledger.lua does."""
+    value = f"{first} {first + 100} {times} {why} {url}"
+    client.hset(Keys(key).missing(len(url) % 3), f"{url}-field".encode().hex(), value)
+
+
+def test_what_scripts_note_is_listed(shop: Call, bloom: BloomFilter) -> None:
+    """That they note it: test_ledger_protocol.py."""
+    assert bloom.run(partial(ledger_protocol.missing, block=0, count=9)) == []
+    done = shop("gone")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith(": 0 pages are gone; crawls note them with BLOOM_LEDGER = True\n"), (
+        done.out
+    )
+    assert shop("gone", BLOOM_LEDGER=True).out.endswith(": 0 pages are gone\n")
+    assert shop("gone", "--json").json["pages"] == []
+
+
+def test_a_page_that_is_gone_with_all_that_is_known(
+    shop: Call, bloom: BloomFilter, client: Redis
+) -> None:
+    note(client, "https://example.com/a?x=1")
+    note(client, "https://example.com/once", times=1)
+    before = everything(client)
+    document = shop("gone", "--json").json
+    assert (document["gone"], document["missing"]) == (1, 2)
+    (page,) = document["pages"]
+    assert (page["url"], page["reason"]) == ("https://example.com/a?x=1", "HTTP 404")
+    assert (page["name"], page["windows"]) == ("default", 2)
+    assert (page["first"], page["last"]) == (1_800_000_000, 1_800_000_100)
+    assert (page["first_utc"], page["last_utc"]) == ("2027-01-15T08:00:00Z", "2027-01-15T08:01:40Z")
+    heading, line, total = shop("gone").out.splitlines()
+    assert heading.split() == [*("windows", "since", "(UTC)", "last", "(UTC)", "reason", "URL")]
+    assert line.split()[0] == "2"
+    assert line.endswith("https://example.com/a?x=1")
+    assert total.endswith("1 page is gone; 1 was missing in one window so far (--all lists them)")
+    assert everything(client) == before
+
+
+def test_forget_deletes_the_notes(shop: Call, bloom: BloomFilter, client: Redis) -> None:
+    note(client, "https://example.com/a")
+    done = shop("gone", "--forget")
+    assert "https://example.com/a" in done.out
+    assert "1 page is gone; the notes are deleted" in done.out
+    assert shop("gone", "--forget", "--json").json["forgotten"] is True
+    assert not client.keys("*missing*")
+    assert shop("gone", "--json").json["pages"] == []
+
+
+def test_neither_is_printed_of_pages_that_are_gone(
+    shop: Call, bloom: BloomFilter, client: Redis
+) -> None:
+    note(client, f"https://user:{SECRET}@example.com/\x1b[31m", why="!%1B[31m+red")
+    done = shop("gone")
+    assert SECRET not in done.out
+    assert "\x1b" not in done.out
+    assert SECRET not in shop("gone", "--json").out
+
+
+def test_pages_that_are_missing_longest_come_first(
+    shop: Call, bloom: BloomFilter, client: Redis
+) -> None:
+    for place in (3, 1, 2, 0):
+        note(client, f"https://example.com/{'x' * place}", first=1_800_000_000 + place)
+    urls = [f"https://example.com/{'x' * place}" for place in range(4)]
+    assert [page["url"] for page in shop("gone", "--json").json["pages"]] == urls
+    limited = shop("gone", "--json", "--limit", "2").json
+    assert [page["url"] for page in limited["pages"]] == urls[:2]
+    assert limited["gone"] == 4
+    assert "; 2 are not shown (--limit 0 shows all)" in shop("gone", "--limit", "2").out

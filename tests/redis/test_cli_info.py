@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints
 
 from scrapy_bloom import BloomFilter
@@ -12,7 +12,7 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ledger import pack
 
 
-def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: redis.Redis) -> None:
+def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", max_memory=1 << 20)
     bloom.extend(fingerprints(URLS))
     expected = asdict(bloom.info())
@@ -48,7 +48,7 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: red
     ],
 )
 def test_info_says_from_when_new_sizes_hold(
-    shop: Call, client: redis.Redis, window: str, since: str
+    shop: Call, client: Redis, window: str, since: str
 ) -> None:
     """And what the layers are that are there, which new sizes do not change."""
     settings: dict[str, Any] = {"window": window, "run": "1"}
@@ -68,7 +68,7 @@ def test_info_says_from_when_new_sizes_hold(
         assert "made for 10,000,000 a generation" in " ".join(shop("info").out.split())
 
 
-def test_info_measures(shop: Call, client: redis.Redis) -> None:
+def test_info_measures(shop: Call, client: Redis) -> None:
     assert shop("info", "--measure").code == 1
     bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.5, growth=0)
     bloom.extend(f"{number}" for number in range(500))
@@ -83,7 +83,7 @@ def test_info_measures(shop: Call, client: redis.Redis) -> None:
     assert everything(client) == before
 
 
-def test_of_a_counting_filter_memory_is_told(shop: Call, client: redis.Redis) -> None:
+def test_of_a_counting_filter_memory_is_told(shop: Call, client: Redis) -> None:
     BloomFilter(client, KEY, capacity=1000, counting=True).extend(fingerprints(URLS))
     for text in (shop("plan", "--capacity", "1000", "--counting", "1").out, shop("info").out):
         assert "4-bit counters, 4 times the memory of bits" in text
@@ -94,7 +94,7 @@ def test_of_a_counting_filter_memory_is_told(shop: Call, client: redis.Redis) ->
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
-def test_no_command_shows_seeds(shop: Call, client: redis.Redis, is_listed: bool) -> None:
+def test_no_command_shows_seeds(shop: Call, client: Redis, is_listed: bool) -> None:
     """Only a file of ``export`` has them."""
     bloom = BloomFilter(client, KEY)
     bloom.extend(fingerprints(URLS))
@@ -106,7 +106,7 @@ def test_no_command_shows_seeds(shop: Call, client: redis.Redis, is_listed: bool
             assert not any(str(seed) in done.out + done.err for seed in bloom.seeds)
 
 
-def test_the_ledger_is_shown_if_there_is_one(shop: Call, client: redis.Redis) -> None:
+def test_the_ledger_is_shown_if_there_is_one(shop: Call, client: Redis) -> None:
     BloomFilter(client, KEY, window="6 months").open()
     assert shop("info", "--json").json["filters"][0]["ledger"] is None
     assert "ledger" not in shop("info").out

@@ -1,13 +1,14 @@
 """``scrapy bloom list``: all filters on a server, whoever made them."""
 
 import redis
+from redis import Redis
 from support.cli import URLS, Call, Own, Shop, everything, fingerprints, register
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter
 
 
-def foreign(client: redis.Redis) -> None:
+def foreign(client: Redis) -> None:
     """Write what looks like parts of filters."""
     client.hset("{a:0}:header", "id", "x")
     client.set("{b:0}:header", "a string")
@@ -49,7 +50,7 @@ def test_all_filters_are_listed_and_nothing_changes(call: Call, server: Server) 
     assert "by runs" in lines[4]
 
 
-def test_foreign_keys_are_skipped(shop: Call, client: redis.Redis) -> None:
+def test_foreign_keys_are_skipped(shop: Call, client: Redis) -> None:
     foreign(client)
     BloomFilter(client, "k").open()
     before = contents(client)
@@ -61,7 +62,7 @@ def test_foreign_keys_are_skipped(shop: Call, client: redis.Redis) -> None:
     assert "6 with keys like a filter's are none, or cannot be read: skipped" in shop("list").out
 
 
-def test_workers(shop: Call, client: redis.Redis) -> None:
+def test_workers(shop: Call, client: Redis) -> None:
     bloom = BloomFilter(client, "k")
     bloom.open()
     register(bloom, 60)
@@ -77,7 +78,7 @@ def test_workers(shop: Call, client: redis.Redis) -> None:
     assert "2001-09-09 01:46" in shop("list").out
 
 
-def test_without_filters(shop: Call, client: redis.Redis) -> None:
+def test_without_filters(shop: Call, client: Redis) -> None:
     client.set("x", "y")
     assert shop("list").out.startswith("0 filters on ")
 

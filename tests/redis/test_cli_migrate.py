@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as RedisDupeFilter
-from support.cli import KEY, SECRET, Call, Own, Shop
+from support.cli import KEY, SECRET, Call, Own, Shop, give
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
@@ -29,19 +29,19 @@ def digest(number: int) -> bytes:
     return hashlib.sha1(str(number).encode()).digest()
 
 
-def fill(client: redis.Redis, count: int, key: str = SET) -> None:
+def fill(client: Redis, count: int, key: str = SET) -> None:
     """Make a SET of fingerprints."""
     for start in range(0, count, 10_000):
         client.sadd(key, *(digest(n).hex() for n in range(start, min(count, start + 10_000))))
 
 
-def filters(client: redis.Redis) -> dict[bytes, object]:
+def filters(client: Redis) -> dict[bytes, object]:
     """Return all that is stored of filters."""
     found = contents(client, "{*")
     return {key: (value, client.expiretime(key.decode())) for key, value in found.items()}
 
 
-def are_seen(client: redis.Redis, numbers: Iterable[int], key: str = KEY) -> bool:
+def are_seen(client: Redis, numbers: Iterable[int], key: str = KEY) -> bool:
     return all(BloomFilter(client, key).contains([digest(number) for number in numbers]))
 
 
@@ -72,7 +72,7 @@ def raise_interrupt() -> None:
 
 
 def test_what_scrapy_redis_has_seen_a_crawl_has_seen(
-    move: Call, server: Server, client: redis.Redis
+    move: Call, server: Server, client: Redis
 ) -> None:
     requests = [
         *(Request(url) for url in URLS),
@@ -104,12 +104,10 @@ def test_what_scrapy_redis_has_seen_a_crawl_has_seen(
     assert BloomFilter(client, KEY).look().header.fingerprinter == OURS
 
 
-def test_a_set_elsewhere_under_another_key(
-    move: Call, client: redis.Redis, any_binary: str
-) -> None:
+def test_a_set_elsewhere_under_another_key(move: Call, client: Redis, any_binary: str) -> None:
     with Server(any_binary, "--requirepass", SECRET) as other:
         where = f"redis://:{SECRET}@127.0.0.1:{other.port}/3"
-        with redis.Redis.from_url(where) as theirs:
+        with Redis.from_url(where) as theirs:
             fill(theirs, 10, "my set")
         done = move("--from-set", "my set", "--from-server", where, "--json", "-L", "DEBUG")
         assert done.code == 0
@@ -118,7 +116,7 @@ def test_a_set_elsewhere_under_another_key(
     assert are_seen(client, range(10))
 
 
-def test_the_key_is_scrapy_redis_s(move: Call, client: redis.Redis) -> None:
+def test_the_key_is_scrapy_redis_s(move: Call, client: Redis) -> None:
     fill(client, 3, "seen/shop")
     assert move("--from-set", SCHEDULER_DUPEFILTER_KEY="seen/%(spider)s").code == 0
     assert are_seen(client, range(3))
@@ -127,7 +125,7 @@ def test_the_key_is_scrapy_redis_s(move: Call, client: redis.Redis) -> None:
     assert "say which with --spider, or --from-set KEY" in done.err
 
 
-def test_other_fingerprints_would_never_match(move: Call, client: redis.Redis) -> None:
+def test_other_fingerprints_would_never_match(move: Call, client: Redis) -> None:
     fill(client, 3)
     before = filters(client)
     theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
@@ -150,7 +148,7 @@ def test_other_fingerprints_would_never_match(move: Call, client: redis.Redis) -
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("batches", [10, 60])
 def test_ctrl_c_says_how_many_are_recorded(
-    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, batches: int
+    move: Call, client: Redis, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
     """While it records (10), and while it verifies (60)."""
     fill(client, 2_000)
@@ -171,7 +169,7 @@ def test_ctrl_c_says_how_many_are_recorded(
 
 @pytest.mark.usefixtures("small_batches")
 def test_what_is_not_seen_afterwards_is_counted(
-    move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    move: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(client, 1_000)
     count_seen = Target.count_seen
@@ -193,7 +191,7 @@ def test_what_is_not_seen_afterwards_is_counted(
 
 @pytest.mark.parametrize("has_filter", [False, True])
 def test_in_a_window_in_runs_a_migration_is_of_the_latest_run(
-    move: Call, client: redis.Redis, has_filter: bool
+    move: Call, client: Redis, has_filter: bool
 ) -> None:
     fill(client, 3)
     if has_filter:
@@ -220,9 +218,7 @@ def test_in_a_window_in_runs_a_migration_is_of_the_latest_run(
         (["--from-set", "--window", "x", "--key", "k"], "there is no filter 'k:x' on"),
     ],
 )
-def test_wrong_usage(
-    move: Call, client: redis.Redis, arguments: Sequence[str], message: str
-) -> None:
+def test_wrong_usage(move: Call, client: Redis, arguments: Sequence[str], message: str) -> None:
     fill(client, 1)
     done = move(*arguments)
     assert done.code == (1 if message.startswith("there is no filter") else 2)
@@ -231,7 +227,7 @@ def test_wrong_usage(
     assert not client.keys("*bloom*")
 
 
-def test_it_asks_before_it_records(shop: Call, client: redis.Redis, server: Server) -> None:
+def test_it_asks_before_it_records(shop: Call, client: Redis, server: Server) -> None:
     fill(client, 3)
     project = {"REQUEST_FINGERPRINTER_CLASS": OURS, "REDIS_URL": server.url}
     done = shop("migrate", "--from-set", **project)
@@ -244,7 +240,7 @@ def test_it_asks_before_it_records(shop: Call, client: redis.Redis, server: Serv
 # -- before it begins --
 
 
-def test_a_dry_run_changes_nothing_and_says_what_would_fit(move: Call, client: redis.Redis) -> None:
+def test_a_dry_run_changes_nothing_and_says_what_would_fit(move: Call, client: Redis) -> None:
     fill(client, 5_000)
     client.sadd(SET, "x")
     before = filters(client)
@@ -265,7 +261,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_fit(move: Call, client: r
     assert filters(client) == before
 
 
-def test_the_rate_is_kept(move: Call, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_is_kept(move: Call, client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(client, 2_000)
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
@@ -276,10 +272,80 @@ def test_the_rate_is_kept(move: Call, client: redis.Redis, monkeypatch: pytest.M
     assert len(slept) >= 4
 
 
-def test_a_filter_that_has_no_room(move: Call, client: redis.Redis) -> None:
+def test_a_filter_that_has_no_room(move: Call, client: Redis) -> None:
     fill(client, 3_000)
     done = move("--from-set", BLOOM_CAPACITY=1_000, BLOOM_GROWTH=0)
     assert done.code == 2
     assert "Set BLOOM_CAPACITY = 3_000 before" in done.err
     assert "is full and cannot grow" in done.err
     assert done.out == ""
+
+
+# -- from requests.seen --
+
+
+class OwnFingerprinter:
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.encode() * 20
+
+
+def test_what_scrapy_has_seen_a_crawl_has_seen(move: Call, shop: Call, client: Redis) -> None:
+    fingerprinter = OwnFingerprinter()
+    fingerprints = [fingerprinter.fingerprint(Request(url)) for url in URLS]
+    data = b"".join(len(one).to_bytes(2, "big") + one for one in fingerprints)
+    Path("job").mkdir()
+    Path("job/requests.seen").write_bytes(data + data[:9])
+    project = {"REQUEST_FINGERPRINTER_CLASS": type(fingerprinter)}
+    done = move("--from-seen", "job", **project)
+    assert done.code == 1
+    assert "the file 'job/requests.seen': 301 entries" in done.out
+    assert "1 are no fingerprints, and were skipped, such as entry 301" in done.out
+    done = move("--from-seen", "job/requests.seen", "--json", **project)
+    assert (done.json["read"], done.json["new"], done.json["skipped"]) == (301, 0, 1)
+    assert Path("job/requests.seen").read_bytes() == data + data[:9]
+    assert shop("check", *URLS, **project).code == 0
+    assert shop("check", "https://example.com/new", **project).code == 1
+    assert "is never found with it" in move("--from-seen", "job").err
+
+
+# -- from URLs --
+
+
+def test_urls_of_a_file(move: Call, shop: Call, client: Redis) -> None:
+    Path("urls").write_text("\n".join([*URLS, "", "no url"]))
+    done = move("--from-urls", "urls", REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter)
+    assert done.code == 1
+    assert "1 are no URLs, and were skipped, such as line 302: 'no url' is no URL" in done.out
+    assert "Verified: all 300 are seen" in done.out
+    assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter).code == 0
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_urls_of_a_pipe(
+    move: Call, shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch, verify: bool
+) -> None:
+    give(monkeypatch, "".join(f"{url}\n" for url in URLS).encode())
+    done = move("--from-urls", "-", "--json", *([] if verify else ["--no-verify"]))
+    assert (done.code, done.err, done.json["source"]) == (0, "", "the standard input")
+    assert (done.json["new"], done.json["checked"]) == (300, 300 if verify else 0)
+    assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OURS).code == 0
+    assert not list(Path.cwd().iterdir())
+
+
+def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: Redis) -> None:
+    rules = {"BLOOM_RECRAWL_RULES": [("/1", "1 day"), ("/2", "run")]}
+    Path("urls").write_text("\n".join(URLS))
+    done = move("--from-urls", "urls", **rules)
+    assert done.code == 0
+    assert "111 have the window 'run', which no filter remembers" in done.out
+    assert f"189 recorded in '{KEY}:1-day', {KEY!r} on " in done.out
+    assert len(BloomFilter(client, KEY)) == 78
+    assert len(BloomFilter(client, f"{KEY}:1-day")) == 111
+    urls = [url for url in URLS if "/2" not in url]
+    assert shop("check", *urls, REQUEST_FINGERPRINTER_CLASS=OURS, **rules).code == 0
+    done = move("--from-urls", "urls", "--window", "1-day", "--json", **rules)
+    assert (done.json["read"], done.json["new"]) == (300, 189)
+    client.sadd("shop:dupefilter", *(f"{number:040x}" for number in range(3)))
+    assert "BLOOM_RECRAWL_RULES match URLs" in move("--from-set", **rules).err
+    assert move("--from-set", "--window", "1-day", **rules).err == ""
+    assert len(BloomFilter(client, f"{KEY}:1-day")) == 303

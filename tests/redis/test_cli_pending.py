@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from scrapy import Request
 from support.cli import KEY, Call, Done, Own, Shop, claim, everything, fail, register
 from support.servers import Server
@@ -21,13 +21,13 @@ TAG = workers.tag("shop")
 FAILED = f"-{TAG}"
 
 
-def owners(client: redis.Redis) -> Counter[str]:
+def owners(client: Redis) -> Counter[str]:
     claims = [value for key in client.keys("*:claims") for value in client.hvals(key)]
     return Counter(claim.decode().split(" ")[0] for claim in claims)
 
 
 @pytest.fixture
-def every(bloom: BloomFilter, client: redis.Redis) -> dict[str, str]:
+def every(bloom: BloomFilter, client: Redis) -> dict[str, str]:
     """Two claims of each kind of owner, and three that failed; returns the owners."""
     found = {
         "worker": register(bloom),
@@ -49,7 +49,7 @@ def listed(done: Done) -> int:
 # -- listing --
 
 
-def test_all_claims_are_listed(shop: Call, client: redis.Redis, every: dict[str, str]) -> None:
+def test_all_claims_are_listed(shop: Call, client: Redis, every: dict[str, str]) -> None:
     before = everything(client)
     done, text = shop("pending", "--json"), shop("pending")
     assert everything(client) == before
@@ -84,7 +84,7 @@ def test_all_claims_are_listed(shop: Call, client: redis.Redis, every: dict[str,
     [("host-1:4711", 2), ("shop", 9), (FAILED, 3), ("x", 2), ("host-1", 0), ("other", 0)],
 )
 def test_claims_of_an_owner(
-    shop: Call, every: dict[str, str], client: redis.Redis, owner: str, count: int
+    shop: Call, every: dict[str, str], client: Redis, owner: str, count: int
 ) -> None:
     option = f"--owner={owner}"  # an owner may begin with a dash
     assert listed(shop("pending", "--json", option)) == count
@@ -94,7 +94,7 @@ def test_claims_of_an_owner(
     assert owners(client).total() == 11 - count
 
 
-def test_a_shared_filter(call: Call, client: redis.Redis, server: Server) -> None:
+def test_a_shared_filter(call: Call, client: Redis, server: Server) -> None:
     bloom = BloomFilter(client, "special")
     bloom.open()
     for spider in ("shop", "own", "of another project"):
@@ -111,19 +111,7 @@ def test_a_shared_filter(call: Call, client: redis.Redis, server: Server) -> Non
 # -- damage --
 
 
-def test_damaged_claims_are_left_out(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
-    """The next crawl deletes them."""
-    key = f"{{{KEY}:1}}:claims"
-    heads = ["", "nonsense", "w 1 2", "\x1b[31mred n 1 0 x", f"w{TAG} n 9999999999999 0 x"]
-    client.hset(key, mapping=dict(enumerate([*heads, b"\xff\xfe"])))
-    claim(bloom, register(bloom, life=-5), ["whole"])
-    done = shop("pending", "--json")
-    assert (done.code, listed(done)) == (0, 1)
-    done = shop("pending", "--release", "--owner", "shop", "-y")
-    assert (done.code, done.err, client.hlen(key) >= 6) == (0, "", True)
-
-
-def test_absurd_claims(shop: Call, bloom: BloomFilter, client: redis.Redis) -> None:
+def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """They can be read, but no crawl writes them."""
     absurd = {
         b"\xff\x1b[31m": "w n 9999999999 999999999 x",
@@ -159,7 +147,7 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: redis.Redis) -> N
     ],
 )
 def test_wrong_options(
-    shop: Call, bloom: BloomFilter, client: redis.Redis, options: list[str], message: str
+    shop: Call, bloom: BloomFilter, client: Redis, options: list[str], message: str
 ) -> None:
     claim(bloom, register(bloom, life=-5), ["a"])
     before = everything(client)
@@ -173,7 +161,7 @@ def test_wrong_options(
 
 
 def test_released_urls_are_new(
-    shop: Call, every: dict[str, str], client: redis.Redis, bloom: BloomFilter
+    shop: Call, every: dict[str, str], client: Redis, bloom: BloomFilter
 ) -> None:
     workers_before = client.zrange(f"{{{KEY}:0}}:heartbeats", 0, -1, withscores=True)
     for owner, count in (("shop", 9), ("x", 2)):
@@ -191,7 +179,7 @@ def test_a_claim_that_changes_during_release_is_left_alone(
     *,
     shop: Call,
     bloom: BloomFilter,
-    client: redis.Redis,
+    client: Redis,
     monkeypatch: pytest.MonkeyPatch,
     what: str,
 ) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from support.cli import KEY, URLS, Call, everything, fingerprints
 
 from scrapy_bloom import BloomFilter, FilterMismatchError
@@ -11,14 +11,14 @@ from scrapy_bloom.bloom.options import EXTEND, KEEP
 
 
 @pytest.fixture
-def stored(client: redis.Redis) -> BloomFilter:
+def stored(client: Redis) -> BloomFilter:
     bloom = BloomFilter(client, KEY, capacity=1000, window="6 months")
     bloom.extend(fingerprints(URLS))
     return bloom
 
 
 def test_what_is_stored_is_shown_beside_the_projects(
-    shop: Call, client: redis.Redis, stored: BloomFilter
+    shop: Call, client: Redis, stored: BloomFilter
 ) -> None:
     before = everything(client)
     settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_MAX_MEMORY": "1 GiB"}
@@ -44,7 +44,7 @@ def test_what_is_stored_is_shown_beside_the_projects(
 
 
 def test_a_shorter_window_is_applied_if_the_user_agrees(
-    shop: Call, client: redis.Redis, stored: BloomFilter
+    shop: Call, client: Redis, stored: BloomFilter
 ) -> None:
     settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_CAPACITY": 1000}
     before = everything(client)
@@ -63,7 +63,7 @@ def test_a_shorter_window_is_applied_if_the_user_agrees(
     assert everything(client) == again
 
 
-def test_what_is_applied_is_no_run(shop: Call, client: redis.Redis) -> None:
+def test_what_is_applied_is_no_run(shop: Call, client: Redis) -> None:
     for run in "ab":
         BloomFilter(client, KEY, window="3 runs", run=run).add(run)
     settings = {"BLOOM_RECRAWL_AFTER": "2 runs", "BLOOM_RUN": "c"}
@@ -73,20 +73,12 @@ def test_what_is_applied_is_no_run(shop: Call, client: redis.Redis) -> None:
     assert [generation.run for generation in info.generations] == [1, 0]
 
 
-def test_fixed_settings_are_not_applied(
-    shop: Call, client: redis.Redis, stored: BloomFilter
-) -> None:
+def test_fixed_settings_are_not_applied(shop: Call, client: Redis, stored: BloomFilter) -> None:
     before = everything(client)
     done = shop("settings", "--apply", "--yes", BLOOM_BLOCKS=5)
     assert done.code == 2
     assert "remove BLOOM_BLOCKS to use the filter as it is" in done.err
     assert everything(client) == before
-
-
-def test_without_a_filter_there_is_nothing_to_show(shop: Call, client: redis.Redis) -> None:
-    assert shop("settings").code == 1
-    assert shop("settings", "--apply").code == 1
-    assert client.dbsize() == 0
 
 
 # -- the rule, in the library --
@@ -101,7 +93,7 @@ def test_without_a_filter_there_is_nothing_to_show(shop: Call, client: redis.Red
     ],
 )
 def test_to_forget_earlier_is_refused_and_the_rest_is_applied(
-    client: redis.Redis, stored: BloomFilter, options: dict[str, Any]
+    client: Redis, stored: BloomFilter, options: dict[str, Any]
 ) -> None:
     """Which windows forget earlier: unit/test_schedule.py."""
     before = everything(client)

@@ -1,31 +1,24 @@
-"""BloomFilter on a real cluster: blocks are spread over its nodes, each block is on one."""
+"""BloomFilter on a real cluster, and addresses of clusters, for clients of both kinds."""
 
+import asyncio
 import io
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
-from support.servers import Server
+from support.certificates import Authority, TLSServer
+from support.polling import until
+from support.servers import SLOTS, Server, free_port
 
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.client.connection import connect
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 
 URLS = [f"https://example.com/{i}" for i in range(1_000)]
-
-
-def test_it_is_the_same_set(cluster: redis.RedisCluster) -> None:
-    bloom = BloomFilter(cluster, "shop", capacity=10_000)
-    assert bloom.add_many(URLS) == [True] * 1_000
-    assert bloom.add_many(URLS) == [False] * 1_000
-    assert bloom.add("another")
-    assert not bloom.add("another")
-    assert "another" in bloom
-    assert len(bloom) == 1_001
-    assert BloomFilter(cluster, "shop").contains(URLS) == [True] * 1_000
-    bloom.clear()
-    assert len(bloom) == 0
-    assert bloom.info().blocks == 16
 
 
 @pytest.mark.parametrize("ring", ["write-newest", "write-all"])
@@ -41,6 +34,9 @@ def test_it_grows_rotates_and_forgets(cluster: redis.RedisCluster, ring: str) ->
     assert snapshot is not None
     assert len(snapshot.rings) == 16
     assert bloom.find(URLS[0]).seen
+    assert "another" not in bloom
+    bloom.clear()
+    assert len(bloom) == 0
 
 
 def test_a_node_that_forgot_everything_costs_its_blocks_only(
@@ -103,3 +99,110 @@ def test_filters_are_united_and_compared(cluster: redis.RedisCluster) -> None:
     assert all(one.union(two, key="both").contains(URLS))
     one |= two
     assert all(one.contains(URLS))
+
+
+SECRET = "S3CRET"
+#: Seconds that are enough on a busy machine.
+PATIENCE = 10.0
+
+
+def use(url: str, **params: Any) -> list[bool]:
+    """Add an item by a client of each kind, twice."""
+
+    async def add(connection: Any) -> list[bool]:
+        client = connection.open_async()
+        try:
+            bloom = AsyncBloomFilter(client, "k", timeout=PATIENCE)
+            return [await bloom.add("b"), await bloom.add("a")]
+        finally:
+            await client.aclose()
+
+    with closing(connect(url, timeout=PATIENCE, params=params)) as connection:
+        bloom = BloomFilter(connection.client, "k")
+        return [bloom.add("a"), *asyncio.run(add(connection)), bloom.add("b")]
+
+
+NEW = [True, True, False, False]
+
+
+def test_any_node_that_answers_is_enough(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
+    first, second, third = (node.port for node in nodes)
+    assert use(f"redis+cluster://127.0.0.1:{first},127.0.0.1:{second}") == NEW
+    assert not any(use(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{third}/0"))
+
+
+def test_no_node_can_be_reached() -> None:
+    with pytest.raises(StorageError, match=r"^redis\+cluster://127.0.0.1:\d+ .*start"):
+        connect(f"redis+cluster://u:{SECRET}@127.0.0.1:{free_port()}")
+
+
+def test_a_server_that_is_no_cluster(server: Server) -> None:
+    with pytest.raises(StorageError, match=r"single server.*use redis://"):
+        connect(f"redis+cluster://127.0.0.1:{server.port}")
+
+
+def test_labels_and_databases(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    with closing(connect(f"{url}/0?client_name=mine")) as connection:
+        assert connection.label == url
+        assert not connection.resolves
+        BloomFilter(connection.client, "k").open()
+        with nodes[0].client() as client:
+            assert "mine" in [one["name"] for one in client.client_list()]
+    for wrong, params in [(f"{url}/1", {}), (f"{url}?db=2", {}), (url, {"db": 3})]:
+        with pytest.raises(ConfigurationError, match="database"):
+            connect(wrong, params=params)
+    for name in ("host", "redis_cls", "startup_nodes"):
+        with pytest.raises(ConfigurationError, match=name):
+            connect(url, params={name: "x"})
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TLSServer]:
+    """A cluster of one node, whose clients use TLS."""
+    options = ("--cluster-enabled", "yes", "--tls-cluster", "yes")
+    node = TLSServer(tmp_path_factory.mktemp("tls"), *options)
+    with node.server, node.server.client() as client:
+        client.execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+        until(lambda: client.cluster("INFO")["cluster_state"] == "ok", "the cluster is up")
+        yield node
+
+
+def url_of(node: TLSServer, **options: object) -> str:
+    return node.url(**options).replace("rediss", "rediss+cluster")  # type: ignore[arg-type]
+
+
+def test_tls(secure: TLSServer) -> None:
+    with secure.server.client() as client:
+        client.flushall()
+    assert use(url_of(secure)) == NEW
+    own = secure.client
+    with secure.requiring():
+        use(url_of(secure, ssl_certfile=own.certificate, ssl_keyfile=own.key))
+        with pytest.raises(StorageError, match="set ssl_certfile and ssl_keyfile"):
+            use(url_of(secure))
+
+
+def test_the_certificate_is_checked(secure: TLSServer, tmp_path: Any) -> None:
+    other = Authority(tmp_path).file
+    with pytest.raises(StorageError, match="set ssl_ca_certs to"):
+        use(url_of(secure, trusting=False, ssl_ca_certs=other))
+    with secure.presenting(secure.authority.issue("elsewhere", address="192.0.2.1")):
+        with pytest.raises(StorageError, match="for another host name"):
+            use(url_of(secure))
+        use(url_of(secure, ssl_check_hostname="false"))
+
+
+def test_options_that_redis_pys_clients_for_clusters_drop(secure: TLSServer) -> None:
+    """A server that has no cipher in common refuses the client."""
+    with secure.server.client() as client:
+        client.execute_command("CONFIG SET", "tls-protocols", "TLSv1.2")
+        client.execute_command("CONFIG SET", "tls-ciphers", "ECDHE-ECDSA-AES256-GCM-SHA384")
+        try:
+            ciphers = "ECDHE-ECDSA-AES128-GCM-SHA256"
+            with pytest.raises(StorageError, match="TLS"):
+                use(url_of(secure, ssl_ciphers=ciphers))
+            use(url_of(secure, ssl_ciphers="ECDHE-ECDSA-AES256-GCM-SHA384"))
+        finally:
+            client.execute_command("CONFIG SET", "tls-ciphers", "DEFAULT")
+            client.execute_command("CONFIG SET", "tls-protocols", "")

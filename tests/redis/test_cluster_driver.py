@@ -133,25 +133,6 @@ def test_a_page_is_one_wave(make: Make, blocks: int) -> None:
         assert [bloom.waves(page) for page in pages] == [1] * len(pages)
 
 
-def test_slots_move_during_calls(make: Make, nodes: list[Server]) -> None:
-    with make() as bloom:
-        assert bloom.add_many(URLS) == [True] * len(URLS)
-
-        def move_all() -> None:
-            for block in range(16):
-                SlotMove(nodes, f"{{shop:{block}}}").finish()
-
-        moves = threading.Thread(target=move_all)
-        moves.start()
-        new = 0
-        while moves.is_alive():
-            page = [f"new/{new + link}" for link in range(PAGE)]
-            assert sum(bloom.add_many(page)) >= PAGE - 1
-            new += PAGE
-            assert bloom.add_many(URLS) == [False] * len(URLS)
-        moves.join()
-
-
 def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
     """ASK while all keys are there already, TRYAGAIN while some are."""
     with make() as bloom:

@@ -1,31 +1,26 @@
 """Several processes at once: who gets "new", and what it costs."""
 
-import asyncio
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import pytest
-import redis
-import redis.asyncio
+from redis import Redis
 from support.processes import clean
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.membership import add
-from scrapy_bloom.bloom.protocol.ring_store import GROWN, MAX_ROUNDS
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 pytestmark = pytest.mark.each_server(others="slow")
 
 PROCESSES = 8
-URLS = [f"https://example.com/page/{i}" for i in range(2_000)]
+URLS = [f"https://example.com/page/{i}" for i in range(1_000)]
 
 
 def claim_in_lock_step(url: str, barrier: Barrier) -> list[bool]:
-    with redis.Redis.from_url(url) as client:
+    with Redis.from_url(url) as client:
         bloom = BloomFilter(client, "shared")
         bloom.open()
         verdicts = []
@@ -35,25 +30,13 @@ def claim_in_lock_step(url: str, barrier: Barrier) -> list[bool]:
         return verdicts
 
 
-def grow_in_turns(url: str, barrier: Barrier) -> tuple[list[bool], int, int]:
-    """Claim the same items as the others, in another order, of a filter that is much too small."""
-    with redis.Redis.from_url(url) as client:
-        told: list[str] = []
-        options: dict[str, Any] = {"capacity": 50, "error_rate": 1e-9, "blocks": 2}
-        bloom = BloomFilter(client, "g", notify=lambda what, _: told.append(what), **options)
-        turn = barrier.wait() * len(URLS) // PROCESSES
-        order = [*range(turn, len(URLS)), *range(turn)]
-        verdicts = dict(zip(order, bloom.add_many(URLS[i] for i in order), strict=True))
-        return [verdicts[i] for i in range(len(URLS))], told.count(GROWN), bloom.unrecorded
-
-
 def run(function: Callable[..., Any], url: str, processes: int = PROCESSES) -> list[Any]:
     with clean.Manager() as manager, clean.Pool(processes) as pool:
         barrier = manager.Barrier(processes)
         return pool.starmap(function, [(url, barrier)] * processes)
 
 
-def commands(client: redis.Redis) -> int:
+def commands(client: Redis) -> int:
     """Return the commands that clients have sent to run a script."""
     counts = client.info("commandstats")
     return sum(
@@ -61,9 +44,7 @@ def commands(client: redis.Redis) -> int:
     )
 
 
-def test_eight_processes_in_lock_step_never_agree_on_new(
-    server: Server, client: redis.Redis
-) -> None:
+def test_eight_processes_in_lock_step_never_agree_on_new(server: Server, client: Redis) -> None:
     """Every URL is new exactly once, in one command a call."""
     bloom = BloomFilter(client, "shared", capacity=10_000, error_rate=1e-6)
     bloom.open()
@@ -78,25 +59,11 @@ def test_eight_processes_in_lock_step_never_agree_on_new(
     assert commands(client) == PROCESSES * (1 + 16 + 16 + 1 + len(URLS))
 
 
-def test_eight_processes_that_fill_a_filter_grow_it_once_for_each_layer(
-    server: Server, client: redis.Redis
-) -> None:
-    """Every URL is new exactly once, though the layers change under everyone's hands."""
-    verdicts, grown, unrecorded = zip(*run(grow_in_turns, server.url), strict=True)
-    assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
-    assert sum(unrecorded) == 0
-    bloom = BloomFilter(client, "g")
-    assert len(bloom) == len(URLS)
-    layers = [bloom.info(block).generations[0].layers for block in range(2)]
-    assert sum(grown) == sum(layers) - 2
-    assert len(client.keys("*.[0-9]")) == sum(layers)
-
-
 # -- clients whose round trips alternate: they find other rings again and again --
 
 
 def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
-    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
     bloom, other = (BloomFilter(client, "k", **options) for _ in range(2))
@@ -120,22 +87,3 @@ def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(
 
 
 # -- one driver for several tasks --
-
-
-def test_tasks_that_use_one_asyncio_driver_get_their_own_replies(
-    server: Server, client: redis.Redis
-) -> None:
-    """As in a crawl, where a round of lookups and one of writes are under way at once."""
-    bloom = BloomFilter(client, "k", blocks=4)
-    bloom.open()
-    pages = [[b"%d/%d" % (page, link) for link in range(page + 1)] for page in range(40)]
-
-    async def add_all() -> list[list[Verdict]]:
-        async with redis.asyncio.Redis(port=server.port) as own:
-            driver = AsyncDriver(own, "Redis", 20)
-            rounds = [driver.run(add(bloom.session, page)) for page in pages]
-            return await asyncio.gather(*rounds)
-
-    verdicts = asyncio.run(add_all())
-    assert list(map(len, verdicts)) == list(map(len, pages))
-    assert all(verdict.is_new for page in verdicts for verdict in page)

@@ -1,32 +1,26 @@
-"""Pages are recorded and their claims ended in one script: which, and which not."""
+"""How claims end: pages that are recorded, pages that failed and why, URLs that are made due."""
+
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
-import redis
-from support.claims import (
-    NOW,
-    OURS,
-    THEIRS,
-    A,
-    B,
-    C,
-    claim_item,
-    claims,
-    release,
-)
+from redis import Redis
+from support.claims import NOW, OURS, THEIRS, A, B, C, claim_item, claims, release
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import RestartedError
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
 
 NEW = Verdict.NEW
-
 pytestmark = pytest.mark.each_server
 
 
 @pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
-    return BloomFilter(client, "k", blocks=2, capacity=1_000)
+def bloom(client: Redis) -> BloomFilter:
+    return BloomFilter(client, "k", blocks=1, capacity=1_000)
 
 
 def confirm(bloom: BloomFilter, *items: bytes, server: str = "") -> list[Verdict]:
@@ -37,7 +31,7 @@ def confirm(bloom: BloomFilter, *items: bytes, server: str = "") -> list[Verdict
 
 @pytest.mark.parametrize("counting", [False, True])
 def test_a_page_is_recorded_and_its_claim_ended_in_one_round_trip(
-    client: redis.Redis, counting: bool
+    client: Redis, counting: bool
 ) -> None:
     bloom = BloomFilter(client, "k", capacity=1_000, blocks=1, counting=counting)
     claim_item(bloom, A, B, b"first")
@@ -59,9 +53,7 @@ def test_a_page_whose_claim_is_gone_or_has_failed_is_not_recorded(bloom: BloomFi
 
 
 @pytest.mark.parametrize("counting", [False, True])
-def test_a_page_that_another_owner_claims_is_not_recorded(
-    client: redis.Redis, counting: bool
-) -> None:
+def test_a_page_that_another_owner_claims_is_not_recorded(client: Redis, counting: bool) -> None:
     """That worker may wait for a request that the page yielded, and that is not stored."""
     bloom = BloomFilter(client, "k", capacity=1_000, blocks=1, counting=counting)
     claim_item(bloom, A, owner=THEIRS)
@@ -80,7 +72,7 @@ def test_a_page_that_another_page_has_recorded_is_confirmed(bloom: BloomFilter) 
 
 
 @pytest.mark.parametrize("counting", [False, True])
-def test_pages_are_confirmed_while_the_filter_grows(client: redis.Redis, counting: bool) -> None:
+def test_pages_are_confirmed_while_the_filter_grows(client: Redis, counting: bool) -> None:
     bloom = BloomFilter(client, "k", capacity=100, blocks=1, counting=counting)
     items = [b"%d" % number for number in range(300)]
     claim_item(bloom, *items)
@@ -89,7 +81,7 @@ def test_pages_are_confirmed_while_the_filter_grows(client: redis.Redis, countin
     assert not claims(bloom)
 
 
-def test_claims_of_pages_that_there_is_no_room_for_are_ended(client: redis.Redis) -> None:
+def test_claims_of_pages_that_there_is_no_room_for_are_ended(client: Redis) -> None:
     bloom = BloomFilter(client, "k", capacity=100, blocks=1, growth=0)
     items = [b"%d" % number for number in range(150)]
     claim_item(bloom, *items)
@@ -99,7 +91,7 @@ def test_claims_of_pages_that_there_is_no_room_for_are_ended(client: redis.Redis
 
 @pytest.mark.parametrize("counting", [False, True])
 def test_another_process_of_the_server_neither_confirms_nor_ends_claims(
-    client: redis.Redis, counting: bool
+    client: Redis, counting: bool
 ) -> None:
     """It may have lost the claims of the page's links."""
     bloom = BloomFilter(client, "k", capacity=1_000, counting=counting)
@@ -115,3 +107,126 @@ def test_another_process_of_the_server_neither_confirms_nor_ends_claims(
     assert confirm(bloom, A, server=f"{other},{bloom.server_id()}") == [Verdict.NEW]
     assert bloom.run(lambda session: claim_protocol.release(session, [B], server=bloom.server_id()))
     assert not claims(bloom)
+
+
+D = b"d" * 20
+#: Of one spider: the tag comes second in an owner.
+WORKER, OTHER, FAILED = "wtheshop-1", "wtheshop-2", "-theshop-"
+REQUEST = '{"url":"https://example.com/"}'
+
+
+def claim(
+    bloom: BloomFilter, *items: bytes, owner: str = WORKER, request: str = REQUEST
+) -> list[Verdict]:
+    requests = [request] * len(items)
+    return bloom.run(
+        lambda session: claim_protocol.claim(session, items, requests, owner, "n", tested=False)
+    )
+
+
+def fail(bloom: BloomFilter, *items: bytes, reason: str = "", owner: str = FAILED) -> None:
+    reasons = {field_of(item): reason for item in items}
+    failure = RetryPolicy(owner, 600, 5, reasons)
+    assert bloom.run(
+        lambda session: claim_protocol.release(session, items, WORKER, failure)
+    ) == len(items)
+
+
+def make_due(bloom: BloomFilter, *items: bytes) -> list[Verdict]:
+    found = bloom.run(lambda session: claim_protocol.make_due(session, items, FAILED, "again"))
+    return [found[field_of(item)] for item in items]
+
+
+def stored(bloom: BloomFilter, item: bytes) -> StoredClaim:
+    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 100))[0]
+    assert not page.damaged
+    return next(one for one in page.claims if one.field == field_of(item))
+
+
+@pytest.mark.parametrize(
+    "reason", ["HTTP 503", "a+b 100% é", "two\nlines\tand a tab", "x" * 5_000, "é" * 500, " "]
+)
+def test_a_reason_comes_back_as_one_short_line(bloom: BloomFilter, reason: str) -> None:
+    claim(bloom, A, B)
+    fail(bloom, A, reason=reason)
+    found = stored(bloom, A)
+    assert found.reason == " ".join(reason.split())[: len(found.reason)]
+    assert bool(found.reason) == bool(reason.strip())
+    assert (found.attempt, found.length) == (1, len(REQUEST))
+    assert stored(bloom, B).reason == ""
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_url_that_failed_while_the_clock_was_ahead_is_due(
+    bloom: BloomFilter, is_kept: bool
+) -> None:
+    """A time further away than any failure now would be."""
+    claim(bloom, A, B, request=REQUEST if is_kept else "")
+    ahead = RetryPolicy(FAILED, 400 * 86_400, 5)
+    bloom.run(lambda session: claim_protocol.release(session, [A], WORKER, ahead))
+    fail(bloom, B)
+
+    def again(cooldown: int) -> list[Verdict]:
+        make = partial(claim_protocol.claim, items=[A, B], requests=["", ""], owner=OTHER)
+        return bloom.run(partial(make, nonce="m", cooldown=cooldown))
+
+    waits = Verdict.OTHERS if is_kept else Verdict.OTHERS_UNKEPT
+    assert again(0) == [waits, waits]
+    assert again(600) == [Verdict.NEW, waits]
+
+
+def test_one_that_failed_while_the_clock_was_ahead_is_taken_over(bloom: BloomFilter) -> None:
+    claim(bloom, A, B)
+    ahead = RetryPolicy(FAILED, 400 * 86_400, 5)
+    bloom.run(lambda session: claim_protocol.release(session, [A], WORKER, ahead))
+    fail(bloom, B)
+    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 100))[0]
+    take = partial(claim_protocol.reassign, block=0, claims=page.claims, owner=OTHER, nonce="m")
+    assert bloom.run(take) == {}
+    assert bloom.run(partial(take, cooldown=600)) == {field_of(A): REQUEST}
+    assert {one.field for one in page.claims if one.due(page.now, 600) <= page.now} == {field_of(A)}
+
+
+def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> None:
+    claim(bloom, A)
+    fail(bloom, A, reason="HTTP 503")
+    assert make_due(bloom, A) == [Verdict.MINE]
+    found = stored(bloom, A)
+    assert (found.owner, found.attempt, found.length) == (FAILED, 0, len(REQUEST))
+    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 9))[0]
+    assert 0 <= page.now - found.time <= 60
+    assert make_due(bloom, A) == [Verdict.MINE]  # again
+    assert claim(bloom, A, owner=OTHER, request="") == [Verdict.NEW]
+    assert stored(bloom, A).length == len(REQUEST)
+
+
+def test_what_has_not_failed_stays_as_it_is(bloom: BloomFilter) -> None:
+    claim(bloom, A)
+    before = stored(bloom, A)
+    assert make_due(bloom, A, B) == [Verdict.OTHERS, Verdict.SEEN]
+    assert stored(bloom, A) == before
+
+
+@pytest.mark.parametrize("page", [(), (field_of(D),)])
+def test_a_url_without_a_request_is_due_and_needs_one(
+    bloom: BloomFilter, page: Sequence[str]
+) -> None:
+    bloom.run(
+        lambda session: claim_protocol.claim(session, [A], [""], WORKER, "n", pages=page or [""])
+    )
+    fail(bloom, A, reason="HTTP 503")
+    assert make_due(bloom, A) == [Verdict.SEEN]
+    assert claim(bloom, A, owner=FAILED) == [Verdict.NEW]
+    found = stored(bloom, A)
+    assert (found.owner, found.length) == (FAILED, len(REQUEST))
+
+
+def test_a_failed_url_of_another_spider_is_due_and_its_request_of_no_use(
+    bloom: BloomFilter,
+) -> None:
+    claim(bloom, A)
+    fail(bloom, A, owner="-other")
+    assert make_due(bloom, A) == [Verdict.SEEN]
+    assert (stored(bloom, A).owner, stored(bloom, A).attempt) == ("-other", 0)
+    assert claim(bloom, A, owner=FAILED) == [Verdict.NEW]
+    assert stored(bloom, A).owner == FAILED

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 
 from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
@@ -26,7 +26,7 @@ Connect = Callable[..., BloomFilter]
 
 
 @pytest.fixture
-def connect(client: redis.Redis) -> Connect:
+def connect(client: Redis) -> Connect:
     """Connects to the filter "k", which counts, if it is created, unless otherwise said."""
 
     def connect(**options: Any) -> BloomFilter:
@@ -69,7 +69,7 @@ def item_with_one_place_twice(bloom: BloomFilter) -> bytes:
     return next(item for item in MANY if len(set(places(bloom, item))) < len(SEEDS))
 
 
-def counters(client: redis.Redis, block: int = 0, layer: str = "0.0") -> list[int]:
+def counters(client: Redis, block: int = 0, layer: str = "0.0") -> list[int]:
     """Return all counters of a layer."""
     data = client.get(f"{{k:{block}}}:{layer}") or b""
     assert isinstance(data, bytes)
@@ -91,7 +91,7 @@ def test_a_false_positive_that_is_added_is_counted(connect: Connect) -> None:
     assert bloom.contains(MANY[:10]) == [True] * 10
 
 
-def test_a_saturated_counter_is_never_decremented(connect: Connect, client: redis.Redis) -> None:
+def test_a_saturated_counter_is_never_decremented(connect: Connect, client: Redis) -> None:
     bloom = connect(blocks=1, seeds=SEEDS, capacity=1_000, error_rate=0.01)
     add(bloom, *[A] * (SATURATED + 5), *[B] * (SATURATED - 1))
     assert sorted(set(counters(client))) == [0, SATURATED - 1, SATURATED]
@@ -104,7 +104,7 @@ def test_a_saturated_counter_is_never_decremented(connect: Connect, client: redi
 
 
 def test_an_item_with_one_offset_twice_counts_it_twice_and_back(
-    connect: Connect, client: redis.Redis
+    connect: Connect, client: Redis
 ) -> None:
     bloom = connect(blocks=1, seeds=SEEDS, capacity=20, error_rate=0.1)
     item = item_with_one_place_twice(bloom)
@@ -117,7 +117,7 @@ def test_an_item_with_one_offset_twice_counts_it_twice_and_back(
     assert not any(counters(client))
 
 
-def test_a_counter_does_not_fall_below_zero(connect: Connect, client: redis.Redis) -> None:
+def test_a_counter_does_not_fall_below_zero(connect: Connect, client: Redis) -> None:
     """Of an item that was never added, and has a place twice where one other has counted once."""
     bloom = connect(blocks=1, seeds=SEEDS, capacity=20, error_rate=0.1)
     wrong = item_with_one_place_twice(bloom)
@@ -129,7 +129,7 @@ def test_a_counter_does_not_fall_below_zero(connect: Connect, client: redis.Redi
 
 @pytest.mark.parametrize("number", range(6))
 def test_an_item_is_absent_if_any_of_its_counters_is_zero(
-    connect: Connect, client: redis.Redis, number: int
+    connect: Connect, client: Redis, number: int
 ) -> None:
     bloom = connect(blocks=1, seeds=6, capacity=1_000, error_rate=1e-3)
     add(bloom, A, A)
@@ -199,10 +199,36 @@ def test_what_is_seen_and_has_no_room_grows_the_filter(connect: Connect) -> None
     assert len(bloom) == 1
 
 
+def test_clients_that_others_have_overtaken_count_in_all_generations(
+    connect: Connect, client: Redis
+) -> None:
+    """Each call is by a client whose rings are old; the last ones find a generation lost."""
+    clients = [connect(window="3 runs", run="a", capacity=20, error_rate=1e-9) for _ in range(3)]
+    one, two, three = clients
+    for bloom in clients:
+        bloom.open()
+    assert add(one, A, A, B) == NEW + SEEN + NEW
+    two.rotate()
+    assert add(one, A, *MANY[:30]) == SEEN + NEW * 30
+    client.script_flush()
+    assert discard(three, *[A] * 4, MANY[0]) == PRESENT * 3 + ABSENT + PRESENT
+    assert {len(bloom) for bloom in clients} == {1 + 29}
+    one.rotate()
+    assert discard(two, MANY[1], MANY[1]) == PRESENT + ABSENT
+    three.rotate()  # the third generation after the one that has B
+    assert discard(one, B) == ABSENT
+    assert claims(two, B, MANY[2]) == NEW + SEEN
+    client.delete(*client.keys("{k:*}:1.*"))
+    assert claims(three, B, MANY[2]) == SEEN + NEW
+    two.clear()
+    assert [len(bloom) for bloom in clients] == [0] * 3
+    assert add(one, B) == NEW
+
+
 # -- changes by others, and losses --
 
 
-def test_a_count_that_was_lost_is_no_count(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_a_count_that_was_lost_is_no_count(bloom: BloomFilter, client: Redis) -> None:
     """A full layer would be taken for an empty one."""
     add(bloom, A, B)
     for block in range(2):

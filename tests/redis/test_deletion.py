@@ -1,12 +1,13 @@
 """What a filter takes on the server: which keys it has, and how it goes without a trace."""
 
-import threading
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
 import redis
+from redis import Redis
 from support.calls import send
-from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.protocol import deletion
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.each_server(others="slow")
 URLS = [f"https://example.com/{number}" for number in range(300)]
 
 
-def stored(client: redis.Redis) -> set[str]:
+def stored(client: Redis) -> set[str]:
     return {key.decode() for key in client.scan_iter(count=1_000)}
 
 
@@ -28,7 +29,7 @@ def some(client: Any, key: str = "shop", **options: Any) -> BloomFilter:
 
 
 @pytest.mark.parametrize("options", [{}, {"window": "5 months"}, {"capacity": 10, "growth": 2}])
-def test_a_deleted_filter_leaves_nothing(client: redis.Redis, options: dict[str, Any]) -> None:
+def test_a_deleted_filter_leaves_nothing(client: Redis, options: dict[str, Any]) -> None:
     other = some(client, "other")
     other.extend(URLS)
     before = stored(client)
@@ -48,9 +49,7 @@ def test_a_deleted_filter_leaves_nothing(client: redis.Redis, options: dict[str,
         ("{shop:0}:ring", {"{shop:0}:0.0"}),  # only its name says that it belongs to it
     ],
 )
-def test_what_is_left_of_a_damaged_filter_goes(
-    client: redis.Redis, lost: str, unknown: set[str]
-) -> None:
+def test_what_is_left_of_a_damaged_filter_goes(client: Redis, lost: str, unknown: set[str]) -> None:
     some(client).extend(URLS)
     client.delete(lost)
     assert set(some(client).keys()) >= stored(client) - unknown
@@ -70,7 +69,7 @@ def test_what_is_left_of_a_damaged_filter_goes(
     ],
 )
 def test_what_cannot_be_read_can_be_deleted(
-    client: redis.Redis, key: str, field: str, value: str
+    client: Redis, key: str, field: str, value: str
 ) -> None:
     some(client).extend(URLS)
     client.hset(key, field, value)
@@ -82,9 +81,7 @@ def test_what_cannot_be_read_can_be_deleted(
 
 
 @pytest.mark.parametrize("key", ["sh?p", "[shop]", "s\\hop", "shop:1"])
-def test_bitmaps_of_rings_that_cannot_be_read_go_and_no_other_keys(
-    client: redis.Redis, key: str
-) -> None:
+def test_bitmaps_of_rings_that_cannot_be_read_go_and_no_other_keys(client: Redis, key: str) -> None:
     """Many bitmaps, among many other keys."""
     others = ("shop:1:1", "shop", "shops", "sh*p", "sh?p", "*", "x", "[shop]", "s\\hop", "hop")
     for other in {*others} - {key}:
@@ -121,57 +118,37 @@ def test_bitmaps_without_a_ring_are_found_on_every_node(cluster: redis.RedisClus
     assert names() == before
 
 
-def test_a_deletion_that_was_interrupted_can_be_repeated(client: redis.Redis) -> None:
-    """After any of its round trips."""
-    for rounds in range(30):
-        bloom = some(client)
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_deletion_can_be_repeated_that_was_interrupted_or_whose_filter_is_used(
+    client: Redis, is_used: bool
+) -> None:
+    """At any of its round trips, of which there are less than 15; users create it anew."""
+    for rounds in range(15):
+        bloom, user = some(client), some(client)
         bloom.extend(URLS)
+        user.open()
         steps = deletion.delete(bloom.session)
-        calls = next(steps)
-        try:
-            for _ in range(rounds):
-                replies = send(bloom._driver, calls)
-                calls = steps.send(replies)
-        except StopIteration:
-            assert stored(client) == set()
-            return
-        assert some(client).delete() is True
+        with suppress(StopIteration):
+            calls = next(steps)
+            for number in count():
+                if number == rounds and not is_used:
+                    break
+                if number == rounds:
+                    user.extend(URLS)
+                calls = steps.send(send(bloom._driver, calls))
+        if is_used:
+            user.extend(URLS)
+        left = bool(stored(client))
+        assert some(client).delete() is left
         assert stored(client) == set()
-    pytest.fail("it never ended")
+    assert left is is_used
 
 
-def test_claims_and_workers_go_too(client: redis.Redis) -> None:
+def test_claims_and_workers_go_too(client: Redis) -> None:
     bloom = some(client)
     bloom.open()
     client.hset("{shop:1}:claims", "field", "value")
     client.zadd("{shop:0}:heartbeats", {"member": 1})
     client.set("{shop:0}:workers-version", "nonce")
     bloom.delete()
-    assert stored(client) == set()
-
-
-def test_it_can_be_deleted_while_others_use_it(client: redis.Redis, server: Server) -> None:
-    """They create it anew; nobody fails, and in the end it goes."""
-    errors: list[BaseException] = []
-    stop = threading.Event()
-
-    def use() -> None:
-        try:
-            with redis.Redis.from_url(server.url) as own:
-                bloom = some(own)
-                while not stop.is_set():
-                    bloom.extend(URLS)
-        except BaseException as error:
-            errors.append(error)
-
-    users = [threading.Thread(target=use) for _ in range(2)]
-    for user in users:
-        user.start()
-    for _ in range(20):
-        some(client).delete()
-    stop.set()
-    for user in users:
-        user.join()
-    assert not errors
-    some(client).delete()
     assert stored(client) == set()

@@ -4,152 +4,137 @@ Seeds and URLs are fixed, so the outcome is the same each time; that it lies in 
 says something about the hash scheme, the sizing and the scripts together.
 """
 
+import math
 import random
-from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import pytest
-import redis
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
 from scipy import stats
-from support.matrix import mostly_slow
-from support.servers import Server
+from scipy.stats import binomtest
 
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.hashing import Hasher
+from scrapy_bloom import BloomFilter, ConfigurationError, Measurement
 from scrapy_bloom.bloom.model.sizing import optimal_hashes
+from scrapy_bloom.bloom.protocol.info import MAX_PROBES
 
-CAPACITY = 200_000
-PROBES = 400_000
-CHUNK = 50_000
+CAPACITY, RATE = 30_000, 0.02
+#: Few and small, where the others are random.
 SEEDS = [5, 7, 11, 13, 31, 37, 61]
+#: URLs of one generation: its four layers take 200, 400, 800 and 1,600.
+GENERATION, GENERATIONS = 2_800, 6
 
 
-@pytest.fixture(scope="module")
-def own_server(any_binary: str) -> Iterator[Server]:
-    with Server(any_binary) as server:
-        yield server
+def fixed_seeds(count: int) -> list[int]:
+    return random.Random(2026).sample(range(2**32), count)
+
+
+def count_positives(bloom: BloomFilter, probes: int, confidence: float) -> int:
+    """Return how many URLs that are not recorded test as seen: as many as is predicted."""
+    predicted = bloom.info().estimated_error_rate
+    assert 0.5 * RATE < predicted <= bloom.info().error_bound <= RATE
+    positives = sum(bloom.contains(f"https://example.com/other/{i}" for i in range(probes)))
+    low, high = stats.binom.interval(confidence, probes, predicted)
+    assert low <= positives <= high
+    return positives
 
 
 @pytest.mark.parametrize(
-    ("error_rate", "blocks", "seeds"),
-    mostly_slow(
-        [
-            *((rate, blocks, None) for rate in (1e-3, 1e-4) for blocks in (1, 4, 16)),
-            (1e-3, 16, SEEDS),
-            (1e-4, 4, SEEDS),
-        ],
-        lambda error_rate, blocks, seeds: (error_rate, blocks, seeds) == (1e-3, 4, None),
-    ),
+    ("blocks", "seeds"), [(4, fixed_seeds(optimal_hashes(CAPACITY, RATE))), (16, SEEDS)]
 )
 def test_measured_rate_at_capacity_is_as_predicted(
-    own_server: Server, error_rate: float, blocks: int, seeds: list[int] | None
+    client: Redis, blocks: int, seeds: list[int]
 ) -> None:
     """Of a filter that does not grow: all of the error rate is that of its one layer."""
-    seeds = seeds or fixed_seeds(optimal_hashes(CAPACITY, error_rate))
-    with own_server.client() as client:
-        client.flushall()
-        bloom = BloomFilter(
-            client,
-            "rate",
-            capacity=CAPACITY,
-            error_rate=error_rate,
-            blocks=blocks,
-            seeds=seeds,
-            growth=0,
-        )
-        bloom.extend(f"https://example.com/page/{i}" for i in range(CAPACITY))
-        predicted = bloom.info().estimated_error_rate
-        positives = count_false_positives(bloom)
-    assert 0.5 * error_rate < predicted <= error_rate
-    low, high = stats.binom.interval(0.99, PROBES, predicted)
-    assert low <= positives <= high
-
-
-#: URLs of one generation: its four layers take 2,000, 4,000, 8,000 and 16,000.
-GENERATION = 28_000
-GENERATIONS = 6
-BUDGET = 1e-3
-
-
-@pytest.fixture(scope="module")
-def probes() -> tuple[list[str], np.ndarray]:
-    """URLs that are in no filter, and their hashes."""
-    urls = [f"https://example.com/other/{i}" for i in range(PROBES)]
-    hasher = Hasher(tuple(fixed_seeds(14)), 1)
-    hashes = np.empty((PROBES, 14), np.uint64)
-    for place, url in enumerate(urls):
-        hashes[place] = hasher.hashes(url.encode())[1]
-    return urls, hashes
+    options: dict[str, Any] = {
+        "capacity": CAPACITY,
+        "error_rate": RATE,
+        "blocks": blocks,
+        "growth": 0,
+    }
+    bloom = BloomFilter(client, "rate", seeds=seeds, **options)
+    bloom.extend(f"https://example.com/page/{i}" for i in range(CAPACITY))
+    count_positives(bloom, 60_000, 0.99)
 
 
 @pytest.mark.parametrize(
     "order", [pytest.param("write-newest", marks=pytest.mark.slow), "write-all"]
 )
 def test_six_generations_that_have_grown_keep_within_one_error_rate(
-    own_server: Server, probes: tuple[list[str], np.ndarray], order: str
+    client: Redis, order: str
 ) -> None:
-    """The error budget: what is measured over everything tested is at most what was asked for.
-
-    The bitmaps are read and probed here: the server would take a minute. That it sees in them what
-    is seen here is asked for a few.
-    """
-    urls, hashes = probes
-    with own_server.client() as client:
-        client.flushall()
-        for run in range(GENERATIONS):
-            bloom = grown_filter(client, order, f"run {run}")
-            bloom.extend(f"https://example.com/run/{run}/page/{i}" for i in range(GENERATION))
-        info = bloom.info()
-        seen = probe_bitmaps(client, bloom, hashes)
-        sample = [*np.flatnonzero(seen).tolist(), *range(0, PROBES, 500)]
-        assert bloom.contains(urls[i] for i in sample) == seen[sample].tolist()
-    assert len(info.generations) == GENERATIONS
-    assert all(generation.layers >= 4 for generation in info.generations)
-    assert 0.5 * BUDGET < info.estimated_error_rate <= info.error_bound <= BUDGET
-    positives = int(seen.sum())
-    assert positives <= BUDGET * PROBES
-    low, high = stats.binom.interval(0.999, PROBES, info.estimated_error_rate)
-    assert low <= positives <= high
+    """The error budget: what is measured over everything tested is at most what was asked for."""
+    options: dict[str, Any] = {
+        "capacity": 200,
+        "error_rate": RATE,
+        "blocks": 1,
+        "seeds": fixed_seeds(10),
+    }
+    options |= {"window": f"{GENERATIONS} runs", "period": "1 run", "ring": order}
+    for run in range(GENERATIONS):
+        bloom = BloomFilter(client, "budget", run=f"run {run}", **options)
+        bloom.extend(f"https://example.com/run/{run}/page/{i}" for i in range(GENERATION))
+    generations = bloom.info().generations
+    assert len(generations) == GENERATIONS
+    assert all(generation.layers >= 4 for generation in generations)
+    assert count_positives(bloom, 25_000, 0.999) <= RATE * 25_000
 
 
-def grown_filter(client: redis.Redis, order: str, run: str) -> BloomFilter:
-    return BloomFilter(
-        client,
-        "budget",
-        capacity=2_000,
-        error_rate=BUDGET,
-        blocks=1,
-        seeds=fixed_seeds(14),
-        window=f"{GENERATIONS} runs",
-        period="1 run",
-        ring=order,
-        run=run,
+# -- the interval --
+
+
+@given(st.integers(0, 10**5), st.integers(0, 10**6))
+def test_the_interval_is_scipy_s(seen: int, others: int) -> None:
+    measured = Measurement(seen + others + 1, seen)
+    expected = binomtest(measured.seen, measured.probes).proportion_ci(0.95, method="wilson")
+    assert measured.low == pytest.approx(expected.low, rel=1e-6, abs=1e-12)
+    assert measured.high == pytest.approx(expected.high, rel=1e-6, abs=1e-12)
+
+
+# -- a filter --
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"counting": True},
+        {"window": "3 runs", "period": "1 run", "run": "0"},
+        {"window": "3 runs", "period": "1 run", "run": "0", "ring": "write-all"},
+    ],
+    ids=["bits", "counters", "generations", "write-all"],
+)
+def test_what_is_measured_is_the_rate_of_the_filter(client: Redis, options: dict[str, Any]) -> None:
+    """Filled to its capacity it has the rate that it was made for, and that ``info`` estimates."""
+    bloom = BloomFilter(
+        client, "shop", capacity=2_000, error_rate=0.05, growth=0, seeds=[1, 2, 3, 4], **options
     )
+    bloom.extend(f"{number}" for number in range(2_000))
+    measured = bloom.measure(40_000)
+    # Six standard deviations of the measurement, and the spread of the bits that are set.
+    expected = bloom.info().estimated_error_rate
+    spread = 6 * math.sqrt(expected * (1 - expected) / 40_000)
+    assert expected > 0.005
+    assert abs(measured.rate - expected) < spread + 0.15 * expected
 
 
-def probe_bitmaps(client: redis.Redis, bloom: BloomFilter, hashes: np.ndarray) -> np.ndarray:
-    """Return which probes are in any of the bitmaps that are tested."""
-    snapshot = bloom.look()
-    assert snapshot is not None
-    seen = np.zeros(len(hashes), bool)
-    for layer in snapshot.rings[0].tested:
-        stored = client.get(f"{{budget:0}}:{layer.name}")
-        assert isinstance(stored, bytes)
-        bits = np.unpackbits(np.frombuffer(stored, np.uint8)).astype(bool)
-        inside = np.ones(len(hashes), bool)
-        for column in range(hashes.shape[1]):
-            inside &= bits[hashes[:, column] % layer.num_bits]
-        seen |= inside
-    return seen
+def test_an_empty_filter_has_seen_nothing(client: Redis) -> None:
+    measured = BloomFilter(client, "shop").measure(10_000)
+    assert (measured.probes, measured.seen, measured.low) == (10_000, 0, 0)
+    assert measured.high == pytest.approx(3.84e-4, rel=1e-3)
 
 
-def count_false_positives(bloom: BloomFilter) -> int:
-    """Return how many of so many URLs that are not recorded test as seen."""
-    return sum(
-        sum(bloom.contains(f"https://example.com/other/{i}" for i in range(start, start + CHUNK)))
-        for start in range(0, PROBES, CHUNK)
-    )
+def test_nothing_is_recorded(client: Redis) -> None:
+    bloom = BloomFilter(client, "shop", capacity=100, error_rate=0.1, growth=0)
+    bloom.extend(f"{number}" for number in range(100))
+    before = {key: client.dump(key) for key in client.keys()}
+    assert bloom.measure(5_000).seen > 0
+    assert {key: client.dump(key) for key in client.keys()} == before
 
 
-def fixed_seeds(count: int) -> list[int]:
-    return random.Random(2026).sample(range(2**32), count)
+@pytest.mark.parametrize("probes", [0, -1, 1.5, "many", None, True, MAX_PROBES + 1])
+def test_probes_are_a_whole_number(client: Redis, probes: object) -> None:
+    with pytest.raises(ConfigurationError, match="probes is how many random items to test"):
+        BloomFilter(client, "shop").measure(probes)  # type: ignore[arg-type]
+    assert client.dbsize() == 0

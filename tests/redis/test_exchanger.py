@@ -1,5 +1,6 @@
-"""Commands on a connection of a pool, without redis-py's layers: each reply is its command's."""
+"""Commands on a connection of a pool: each reply is its command's, or an error of ours."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -11,17 +12,22 @@ from typing import Any
 
 import pytest
 import redis
-from redis._parsers import _HiredisParser, _RESP2Parser
+import redis.asyncio
+from redis import Redis
+from redis._parsers import _AsyncRESP2Parser, _HiredisParser, _RESP2Parser
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
+from support.answering import answering
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
 
-from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.driver import Exchanger
+from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import to_resp
+from scrapy_bloom.migrate import SetSource
 
 TIMEOUT = 0.5
 PARSERS = [_HiredisParser, _RESP2Parser]
@@ -56,10 +62,10 @@ def keeps(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(params=PARSERS)
 def exchanger(
-    request: pytest.FixtureRequest, keeps: bool, server: Server, client: redis.Redis
+    request: pytest.FixtureRequest, keeps: bool, server: Server, client: Redis
 ) -> Iterator[Exchanger]:
     retry = Retry(NoBackoff(), 0)
-    with redis.Redis(port=server.port, retry=retry, socket_timeout=TIMEOUT, protocol=2) as plain:
+    with Redis(port=server.port, retry=retry, socket_timeout=TIMEOUT, protocol=2) as plain:
         plain.connection_pool.connection_kwargs["parser_class"] = request.param
         exchanger = Exchanger(plain.connection_pool)
         exchanger.keeps_connection = keeps
@@ -80,16 +86,13 @@ def test_a_late_reply_is_not_taken_for_that_of_the_next_command(exchanger: Excha
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_late_verdict_is_not_taken_for_that_of_the_next_item(
-    server: Server, client: redis.Redis, keeps: bool, together: bool
+    server: Server, client: Redis, keeps: bool, together: bool
 ) -> None:
     def add(item: str) -> bool:
         new: bool = bloom.add_many([item])[0] if together else bloom.add(item)
         return new
 
-    with (
-        Proxy(server.port) as proxy,
-        filter_at(proxy.url, keeps=keeps, timeout=TIMEOUT) as bloom,
-    ):
+    with Proxy(server.port) as proxy, filter_at(proxy.url, keeps=keeps, timeout=TIMEOUT) as bloom:
         assert add("seen")
         proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT + 0.1, times=1)
         with pytest.raises(StorageError, match="did not answer in time"):
@@ -141,7 +144,7 @@ def test_after_a_fork_the_parents_connection_is_not_used(
 
 
 def test_a_server_that_has_closed_the_connection_meanwhile_costs_no_command(
-    exchanger: Exchanger, client: redis.Redis
+    exchanger: Exchanger, client: Redis
 ) -> None:
     for number in range(3):
         assert echo(exchanger, str(number))
@@ -168,7 +171,7 @@ def test_a_server_that_closes_in_the_middle_of_a_reply_is_an_error(
         thread.start()
         retry = Retry(NoBackoff(), 0)
         port = listener.getsockname()[1]
-        with redis.Redis(port=port, retry=retry, socket_timeout=5, protocol=2) as plain:
+        with Redis(port=port, retry=retry, socket_timeout=5, protocol=2) as plain:
             plain.connection_pool.connection_kwargs["parser_class"] = parser
             exchanger = Exchanger(plain.connection_pool)
             exchanger.keeps_connection = keeps
@@ -180,7 +183,7 @@ def test_a_server_that_closes_in_the_middle_of_a_reply_is_an_error(
 
 
 def test_a_script_that_the_server_has_forgotten_is_sent_again(
-    server: Server, client: redis.Redis, keeps: bool
+    server: Server, client: Redis, keeps: bool
 ) -> None:
     with filter_at(server.url, keeps=keeps) as bloom:
         assert bloom.add("a")
@@ -193,9 +196,7 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(
 
 
 @pytest.mark.parametrize("decode", [False, True])
-def test_replies_may_be_decoded(
-    server: Server, client: redis.Redis, keeps: bool, decode: bool
-) -> None:
+def test_replies_may_be_decoded(server: Server, client: Redis, keeps: bool, decode: bool) -> None:
     with server.client(decode_responses=decode) as plain:
         # Of many runs, one would take a new item for seen at the error rate of 1e-5.
         bloom = BloomFilter(plain, "gr\u00fcn", capacity=5, blocks=1, error_rate=1e-9)
@@ -203,11 +204,11 @@ def test_replies_may_be_decoded(
             bloom.keep_connection()
         assert [bloom.add(item) for item in "aab\u00fc\u00fc"] == [True, False, True, True, False]
         assert [bloom.add(str(number)) for number in range(40)] == [True] * 40
+        assert bloom.add_many(["a", "b", "c"]) == [False, False, True]
+        assert (bloom.info().count, "c" in bloom, "d" in bloom) == (44, True, False)
 
 
-def test_a_pool_of_one_connection_is_enough(
-    server: Server, client: redis.Redis, keeps: bool
-) -> None:
+def test_a_pool_of_one_connection_is_enough(server: Server, client: Redis, keeps: bool) -> None:
     with filter_at(server.url, keeps=keeps, max_connections=1) as bloom:
         for number in range(3):
             assert bloom.add(str(number))
@@ -216,14 +217,66 @@ def test_a_pool_of_one_connection_is_enough(
 
 
 def test_unusual_clients_are_used_too(
-    server: Server, client: redis.Redis, cluster: redis.RedisCluster
+    server: Server, client: Redis, cluster: redis.RedisCluster
 ) -> None:
-    class Own(redis.Redis):
+    class Own(Redis):
         """With another pool, for example."""
 
-    for make in (Own, partial(redis.Redis, single_connection_client=True)):
+    for make in (Own, partial(Redis, single_connection_client=True)):
         with closing(make(host="127.0.0.1", port=server.port)) as other:
             bloom = BloomFilter(other, "k")
             assert bloom.add(str(make))
             assert not bloom.add(str(make))
     assert BloomFilter(cluster, "k").add("a")
+
+
+#: Nested a thousand times; numbers that are none; lengths that are none; types of other protocols.
+REPLIES = [
+    *(b"*1\r\n" * 3_000, b":abc\r\n", b"*x\r\n", b"$x\r\n", b"*-5\r\n", b"\xff\xff\r\n", b"-\r\n"),
+    *(b"%1\r\n+a\r\n+b\r\n", b"#x\r\n", b"(x\r\n", b"+\xff\r\n", b"-ERR \xff\r\n", b":5\r\n"),
+]
+
+
+@pytest.mark.parametrize("parser", [_HiredisParser, _RESP2Parser])
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: repr(reply[:12]))
+def test_replies_that_are_not_rediss(reply: bytes, parser: type) -> None:
+    with (
+        answering(reply) as port,
+        closing(connect(f"redis://127.0.0.1:{port}", timeout=10)) as connection,
+    ):
+        connection.client.connection_pool.connection_kwargs["parser_class"] = parser
+        bloom = BloomFilter(connection.client, "f")
+        with pytest.raises(StorageError) as caught:
+            bloom.open()
+        assert not isinstance(caught.value, NotReadyError)
+        with pytest.raises(StorageError):
+            bloom._driver.exchange(b"*1\r\n%b" % to_resp("PING"))
+        if reply[:1] not in b"-+":  # a server may refuse INFO, or leave things out
+            with pytest.raises(StorageError):
+                bloom.server_id()
+
+
+def test_a_set_on_what_is_no_server() -> None:
+    with (
+        answering(b":abc\r\n") as port,
+        closing(connect(f"redis://127.0.0.1:{port}", timeout=10)) as connection,
+    ):
+        connection.client.connection_pool.connection_kwargs["parser_class"] = _RESP2Parser
+        with pytest.raises(StorageError, match="is not a Redis server"):
+            SetSource(connection.client, "key", "Redis", "window")
+
+
+@pytest.mark.parametrize("reply", [reply for reply in REPLIES if reply[:1] in b"*:$"])
+def test_replies_that_are_not_rediss_in_the_event_loop(reply: bytes) -> None:
+    async def query(port: int) -> None:
+        client = redis.asyncio.Redis(port=port, protocol=2)
+        client.connection_pool.connection_kwargs["parser_class"] = _AsyncRESP2Parser
+        async with client:
+            bloom = AsyncBloomFilter(client, "f", timeout=10)
+            with pytest.raises(StorageError):
+                await bloom.open()
+            with pytest.raises(StorageError):
+                await bloom._driver.server_id()
+
+    with answering(reply) as port:
+        asyncio.run(query(port))

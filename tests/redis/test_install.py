@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis import Redis
 from support.calls import send_text
 from support.installing import (
     ITEMS,
@@ -16,7 +17,6 @@ from support.installing import (
     OTHERS,
     check_clean,
     check_free,
-    file_of,
     make,
     outcome,
     put_file,
@@ -24,12 +24,7 @@ from support.installing import (
 from support.saving import Between, watched
 from support.servers import Server, contents
 
-from scrapy_bloom import (
-    AsyncBloomFilter,
-    BloomFilter,
-    ConfigurationError,
-    StorageError,
-)
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
 from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
@@ -38,16 +33,7 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 #: Writes the filter with ITEMS under the key "new", with something happening before round trips.
-Put = Callable[[redis.Redis, Between], None]
-
-
-@pytest.fixture
-def data(client: redis.Redis) -> bytes:
-    """The file of a filter with ITEMS, which is not on the server any more."""
-    bloom = make(client, "gone")
-    found = file_of(bloom)
-    bloom.delete()
-    return found
+Put = Callable[[Redis, Between], None]
 
 
 @pytest.fixture
@@ -55,7 +41,7 @@ def put(data: bytes) -> Put:
     return lambda client, between: put_file(client, data, between)
 
 
-def count_round_trips(client: redis.Redis, put: Put) -> int:
+def count_round_trips(client: Redis, put: Put) -> int:
     client.flushall()
     seen: list[object] = []
     put(client, seen.append)
@@ -84,7 +70,7 @@ def fail(after: int, error: BaseException, *, for_ever: bool) -> Between:
 
 @pytest.mark.parametrize("how", ["killed", "an error", "no server any more", "interrupted"])
 def test_whatever_ends_it_and_whenever_there_is_nothing_or_the_whole(
-    client: redis.Redis, put: Put, how: str
+    client: Redis, put: Put, how: str
 ) -> None:
     error, for_ever = {
         "killed": (KilledError(), True),
@@ -119,39 +105,7 @@ def test_whatever_ends_it_and_whenever_there_is_nothing_or_the_whole(
     assert staying == for_ever
 
 
-@pytest.mark.parametrize("options", [{}, {"window": "3 days", "period": "1 day"}])
-def test_whatever_reply_is_lost_there_is_nothing_or_the_whole(
-    client: redis.Redis, options: dict[str, Any]
-) -> None:
-    """Whether it was carried out is not known then."""
-    data, outcomes = file_of(make(client, "gone", **options)), []
-
-    def put(client: redis.Redis, between: Between) -> None:
-        put_file(client, data, between)
-
-    for after in range(count_round_trips(client, put)):
-        client.flushall()
-        count = 0
-
-        def lose(calls: list[Call], after: int = after) -> None:
-            nonlocal count
-            count += 1
-            if count == after + 1:
-                for call in calls:
-                    send_text(client, call)
-                raise redis.ConnectionError("gone")
-
-        with suppress(StorageError):
-            put(client, lose)
-        outcomes.append(outcome(client))
-        if outcomes[-1] == "nothing":
-            assert contents(client) == {}
-        elif after + 1 < len(outcomes):
-            check_clean(client)
-    assert [*dict.fromkeys(outcomes)] == ["nothing", "whole"]
-
-
-def test_a_header_that_arrives_late_finds_nothing(client: redis.Redis, data: bytes) -> None:
+def test_a_header_that_arrives_late_finds_nothing(client: Redis, data: bytes) -> None:
     """As after a time-out: the server carries it out when the clean-up has begun."""
     for late in range(2, 20):
         client.flushall()
@@ -202,7 +156,7 @@ def before(name: str, what: Callable[[], object]) -> Between:
 
 @pytest.mark.parametrize("script", ["allocate", "write_range", "create"])
 def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
-    client: redis.Redis, put: Put, script: str
+    client: Redis, put: Put, script: str
 ) -> None:
     try:
         with pytest.raises(StorageError, match="memory"):
@@ -217,7 +171,7 @@ def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
-    server: Server, client: redis.Redis, data: bytes, again: bool
+    server: Server, client: Redis, data: bytes, again: bool
 ) -> None:
     async def attempt(after: int) -> str:
         """Cancel it at a round trip, and say what came of that."""
@@ -265,7 +219,7 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for(
-    server: Server, client: redis.Redis, data: bytes, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Redis, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_driver, "CLEAN_UP_SECONDS", 0.01)
 
@@ -294,7 +248,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
 # -- what is left, unfinished or finished --
 
 
-def test_no_header_is_restored_from_what_is_unfinished(client: redis.Redis, put: Put) -> None:
+def test_no_header_is_restored_from_what_is_unfinished(client: Redis, put: Put) -> None:
     with pytest.raises(KilledError):
         put(client, fail_before("create", KilledError()))
     assert len(client.keys("{new:*ring")) == 3
@@ -304,7 +258,7 @@ def test_no_header_is_restored_from_what_is_unfinished(client: redis.Redis, put:
 
 @pytest.mark.parametrize("block", range(3))
 def test_the_header_is_restored_from_any_ring_of_what_is_finished(
-    client: redis.Redis, put: Put, block: int
+    client: Redis, put: Put, block: int
 ) -> None:
     put(client, lambda _: None)
     before = BloomFilter(client, "new").open()
@@ -320,7 +274,7 @@ def test_the_header_is_restored_from_any_ring_of_what_is_finished(
     "lost", [(), ("{new:0}:header",), ("{new:0}:ring", "{new:1}:ring", "{new:2}:ring")]
 )
 def test_a_key_in_use_is_refused_before_anything_is_written(
-    client: redis.Redis, put: Put, lost: tuple[str, ...]
+    client: Redis, put: Put, lost: tuple[str, ...]
 ) -> None:
     make(client, "new", OTHERS, window="3 days", period="1 day", blocks=5)
     if lost:

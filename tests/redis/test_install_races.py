@@ -3,31 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
-import redis
-import redis.asyncio
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from redis import Redis
 from support.examples import examples
 from support.installing import ITEMS, NEW, OTHERS, Racer, check_clean, file_of, make, outcome
 from support.servers import Server, contents
 
-from scrapy_bloom import (
-    BloomFilter,
-    FilterMismatchError,
-)
+from scrapy_bloom import BloomFilter, FilterMismatchError
 from scrapy_bloom.bloom.model.keys import Keys
 
 
-@pytest.fixture
-def data(client: redis.Redis) -> bytes:
-    """The file of a filter with ITEMS, which is not on the server any more."""
-    bloom = make(client, "gone")
-    found = file_of(bloom)
-    bloom.delete()
-    return found
-
-
-def test_bitmaps_that_are_evicted_meanwhile_are_noticed(client: redis.Redis, data: bytes) -> None:
+def test_bitmaps_that_are_evicted_meanwhile_are_noticed(client: Redis, data: bytes) -> None:
     """Whenever they go, and also if no more is written to them."""
     for when in range(2, 100):
         client.flushall()
@@ -45,7 +32,7 @@ def test_bitmaps_that_are_evicted_meanwhile_are_noticed(client: redis.Redis, dat
 
 
 @pytest.fixture(scope="module")
-def arena(any_binary: str) -> Iterator[tuple[redis.Redis, list[bytes]]]:
+def arena(any_binary: str) -> Iterator[tuple[Redis, list[bytes]]]:
     """A server, and the files of two filters of different sizes."""
     with Server(any_binary) as server, server.client() as client:
         one, two = make(client, "one"), make(client, "two", OTHERS, blocks=5)
@@ -73,14 +60,10 @@ TURNS = st.lists(st.booleans(), max_size=80)
 CHOSEN = st.tuples(st.integers(0, 1), st.integers(0, 1))
 
 
-@given(
-    turns=TURNS,
-    ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 40))] * 2),
-    chosen=CHOSEN,
-)
+@given(turns=TURNS, ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 40))] * 2), chosen=CHOSEN)
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_two_at_once_that_end_nothing_is_mixed(
-    arena: tuple[redis.Redis, list[bytes]],
+    arena: tuple[Redis, list[bytes]],
     turns: list[bool],
     ends: tuple[int | None, int | None],
     chosen: tuple[int, int],
@@ -102,7 +85,7 @@ def test_of_two_at_once_that_end_nothing_is_mixed(
 @pytest.mark.parametrize("blocks", [2, 3, 7])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_crawl_that_opens_the_key_meanwhile_wins_or_finds_the_whole(
-    client: redis.Redis, data: bytes, known: bool, blocks: int
+    client: Redis, data: bytes, known: bool, blocks: int
 ) -> None:
     """At any round trip; also a crawl that has a filter open which was deleted."""
     outcomes = []
@@ -137,7 +120,7 @@ def test_a_crawl_that_opens_the_key_meanwhile_wins_or_finds_the_whole(
     assert [*dict.fromkeys(outcomes)] == ["crawl's", "whole"]
 
 
-def test_it_may_be_deleted_meanwhile(client: redis.Redis, data: bytes) -> None:
+def test_it_may_be_deleted_meanwhile(client: Redis, data: bytes) -> None:
     for when in range(3, 100):
         client.flushall()
         racer = Racer(client, data)

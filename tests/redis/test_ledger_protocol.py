@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis import Redis
 from support.clock import MovedServer
 from support.ledgers import (
     DUE,
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.each_server
 
 
 @pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
+def bloom(client: Redis) -> BloomFilter:
     return BloomFilter(client, "k", blocks=2, capacity=10_000, window="6 months")
 
 
@@ -50,19 +51,6 @@ def stored_requests(client: Any) -> list[str]:
     """Return the requests in all chunks of a block."""
     chunks = client.hvals("{k:0}:ledger:chunks")
     return sorted(text for chunk in chunks for text in ledger.unpack(chunk))
-
-
-@pytest.fixture
-def one(client: redis.Redis) -> BloomFilter:
-    """A filter of one block."""
-    return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
-
-
-@pytest.fixture
-def moving(moved: MovedServer) -> Any:
-    """A filter of one block, on a server whose clock is moved."""
-    with moved.client() as client:
-        yield BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
 
 
 # -- what is kept --
@@ -146,7 +134,7 @@ def test_large_requests_make_smaller_chunks(one: BloomFilter) -> None:
 # -- packing --
 
 
-def test_of_two_that_pack_one_does(one: BloomFilter, client: redis.Redis) -> None:
+def test_of_two_that_pack_one_does(one: BloomFilter, client: Redis) -> None:
     crawl(one, items(10))
     entries = entries_of(one)
     crawl(one, items(5, 100))  # they come while it packs
@@ -162,7 +150,7 @@ def test_of_two_that_pack_one_does(one: BloomFilter, client: redis.Redis) -> Non
 @pytest.mark.parametrize("place", [0, 2, 4])
 @pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b"x", b"1 shop", b"1 shop {}\n", b"9" * 99])
 def test_damaged_entries_are_left_out(
-    one: BloomFilter, client: redis.Redis, place: int, damage: bytes
+    one: BloomFilter, client: Redis, place: int, damage: bytes
 ) -> None:
     """Wherever they are: what stands before and behind them is packed."""
     crawl(one, items(5))
@@ -174,7 +162,7 @@ def test_damaged_entries_are_left_out(
     assert stored_requests(client) == sorted(map(request_of, left))
 
 
-def test_entries_that_changed_are_left(one: BloomFilter, client: redis.Redis) -> None:
+def test_entries_that_changed_are_left(one: BloomFilter, client: Redis) -> None:
     crawl(one, items(5))
     entries = entries_of(one)
     client.lset("{k:0}:ledger:new", 2, "1 shop another")
@@ -243,7 +231,7 @@ def test_a_lost_ring_makes_its_pages_due(moving: BloomFilter, moved: MovedServer
 # -- keys --
 
 
-def test_all_keys_expire_with_the_ring(one: BloomFilter, client: redis.Redis) -> None:
+def test_all_keys_expire_with_the_ring(one: BloomFilter, client: Redis) -> None:
     fill(one)
     expiry = one.session.held[0].ring.expiry
     assert [client.expiretime(key) for key in KEYS] == [expiry] * 4
@@ -255,7 +243,7 @@ def test_all_keys_expire_with_the_ring(one: BloomFilter, client: redis.Redis) ->
     assert [client.exists(KEYS[0]), *map(client.expiretime, KEYS[1:])] == [0, *[expiry] * 3]
 
 
-def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: Redis) -> None:
     def stored() -> set[str]:
         return {key.decode() for key in client.scan_iter()}
 
@@ -274,7 +262,7 @@ def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: redi
     assert stored() == set()
 
 
-def test_a_server_without_memory_keeps_and_packs(one: BloomFilter, client: redis.Redis) -> None:
+def test_a_server_without_memory_keeps_and_packs(one: BloomFilter, client: Redis) -> None:
     claim(one, items(20))
     client.config_set("maxmemory", "1")
     try:
@@ -325,7 +313,7 @@ def test_it_says_what_it_holds_and_what_is_due(moving: BloomFilter, moved: Moved
     assert packed < found.memory < packed + 1_000
 
 
-def test_of_many_chunks_some_are_read(one: BloomFilter, client: redis.Redis) -> None:
+def test_of_many_chunks_some_are_read(one: BloomFilter, client: Redis) -> None:
     one.open()
     for number in range(100):
         client.zadd("{k:0}:ledger", {f"shop {number}": 2_000_000_000 if number % 4 else 1})

@@ -2,20 +2,11 @@
 
 import json
 from functools import partial
-from typing import Any
 
 import pytest
 import redis
 from support.clock import MovedServer
-from support.ledgers import (
-    OURS,
-    add,
-    claim,
-    crawl,
-    forget,
-    items,
-    missing_in,
-)
+from support.ledgers import OURS, add, claim, crawl, forget, items, missing_in
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
@@ -23,19 +14,6 @@ from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 
 pytestmark = pytest.mark.each_server
-
-
-@pytest.fixture
-def one(client: redis.Redis) -> BloomFilter:
-    """A filter of one block."""
-    return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
-
-
-@pytest.fixture
-def moving(moved: MovedServer) -> Any:
-    """A filter of one block, on a server whose clock is moved."""
-    with moved.client() as client:
-        yield BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
 
 
 def test_a_failed_page_is_kept_when_its_last_try_has_failed(one: BloomFilter) -> None:
@@ -121,11 +99,12 @@ def test_urls_of_odd_requests_are_noted_as_far_as_they_are_urls(
 
 
 def test_damaged_notes_are_left_out_and_start_again(one: BloomFilter, client: redis.Redis) -> None:
-    found = items(3)
+    found = items(4)
     crawl(one, found, missing=" ")  # of no reason
     assert {page.reason for page in missing_in(one)} == {""}
     client.hset("{k:0}:missing", field_of(found[0]), "damaged")
     client.hset("{k:0}:missing", field_of(found[1]), b"1 2 \xff ! x")
+    client.hset("{k:0}:missing", field_of(found[3]), f"1 2 {'9' * 20} ! x")
     assert [page.field for page in missing_in(one)] == [field_of(found[2])]
     claim(one, [*items(3, 50)])
     for item in items(3, 50):

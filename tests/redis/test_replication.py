@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis import Redis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 from support.outages import stalled
 from support.replicas import with_replica, with_replicas
-from support.servers import SERVERS, Server
+from support.servers import Server
 from support.slots import SlotMove
 
 from scrapy_bloom import BloomFilter, StorageError
@@ -47,7 +48,7 @@ def waiting(server: Server, kind: str, *, cluster: bool = False, **options: Any)
     own, their = (
         (redis.RedisCluster, redis.asyncio.RedisCluster)
         if cluster
-        else (redis.Redis, redis.asyncio.Redis)
+        else (Redis, redis.asyncio.Redis)
     )
     with own(**place, retry=Retry(NoBackoff(), 0)) as client:
         bloom = BloomFilter(client, "k", capacity=1_000)
@@ -65,9 +66,9 @@ def waiting(server: Server, kind: str, *, cluster: bool = False, **options: Any)
         yield wait
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
-    with with_replica(SERVERS[request.param]) as pair:
+@pytest.fixture(scope="module")
+def pair(any_binary: str) -> Iterator[tuple[Server, Server]]:
+    with with_replica(any_binary) as pair:
         yield pair
 
 
@@ -92,12 +93,12 @@ def test_writes_of_other_connections_are_waited_for(pair: tuple[Server, Server],
         assert not [key for key in other.keys() if b"touch" in key]
 
 
-def test_a_server_without_replicas(server: Server, client: redis.Redis, kind: str) -> None:
+def test_a_server_without_replicas(server: Server, client: Redis, kind: str) -> None:
     with waiting(server, kind) as wait:
         assert wait(1, 1) == Acknowledged(0)
 
 
-def test_a_user_who_may_not_wait(server: Server, client: redis.Redis, kind: str) -> None:
+def test_a_user_who_may_not_wait(server: Server, client: Redis, kind: str) -> None:
     client.acl_setuser("hasty", enabled=True, nopass=True, keys="*", commands=["+@all", "-wait"])
     try:
         with waiting(server, kind, username="hasty", password="any") as wait:
@@ -109,7 +110,7 @@ def test_a_user_who_may_not_wait(server: Server, client: redis.Redis, kind: str)
         client.acl_deluser("hasty")
 
 
-def test_what_refuses_the_write_is_an_error(server: Server, client: redis.Redis, kind: str) -> None:
+def test_what_refuses_the_write_is_an_error(server: Server, client: Redis, kind: str) -> None:
     with waiting(server, kind) as wait:
         client.config_set("min-replicas-to-write", 1)
         try:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
-import redis.asyncio
+from redis import Redis
 from support.calls import send
 from support.rights import PASSWORD, USER, Prober, denials, set_user, user_of, without
 from support.servers import Server, contents
@@ -126,7 +125,7 @@ def library(bloom: BloomFilter, tmp_path: Path) -> None:
 
 
 @contextmanager
-def granted(server: Server, *uses: str, key: str = KEY) -> Iterator[redis.Redis]:
+def granted(server: Server, *uses: str, key: str = KEY) -> Iterator[Redis]:
     """Give a client of a user with exactly the rights that are generated."""
     with user_of(server) as user, server.client() as admin:
         make_user(admin, *uses, key=key)
@@ -134,9 +133,7 @@ def granted(server: Server, *uses: str, key: str = KEY) -> Iterator[redis.Redis]
 
 
 @pytest.fixture
-def prober(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Prober]:
+def prober(server: Server, client: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prober]:
     """Tries all calls that filters make; each is made in the end."""
     with user_of(server) as user:
         prober, replies = Prober(client, user), BaseDriver._replies
@@ -153,7 +150,7 @@ def prober(
 
 
 def test_a_refused_script_leaves_no_half_of_its_writes(
-    client: redis.Redis, prober: Prober, tmp_path: Path
+    client: Redis, prober: Prober, tmp_path: Path
 ) -> None:
     make = partial(BloomFilter, client, KEY, capacity=100, blocks=1)
     lasting = make()
@@ -192,7 +189,7 @@ def make_user(admin: Any, *uses: str, key: str = KEY, more: tuple[str, ...] = ()
     denials(admin)
 
 
-def test_the_commands_that_write_are_known(client: redis.Redis) -> None:
+def test_the_commands_that_write_are_known(client: Redis) -> None:
     known = client.execute_command("COMMAND")
     writes = {name.upper() for name, about in known.items() if "write" in about["flags"]}
     called = {name for script in SCRIPTS for name in commands_in(load(script).text).needed}
@@ -203,7 +200,7 @@ def test_the_commands_that_write_are_known(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("command", [*CALLS, *commands_for(CRAWL).needed])
 def test_a_missing_command_is_named_when_a_filter_is_opened(
-    server: Server, client: redis.Redis, command: str
+    server: Server, client: Redis, command: str
 ) -> None:
     def assert_is_named() -> None:
         with pytest.raises(RightsError) as error:
@@ -221,9 +218,7 @@ def test_a_missing_command_is_named_when_a_filter_is_opened(
 
 
 @pytest.mark.parametrize("command", [*commands_for(CRAWL).optional, *rights.CLIENT])
-def test_an_optional_command_is_not_needed(
-    server: Server, client: redis.Redis, command: str
-) -> None:
+def test_an_optional_command_is_not_needed(server: Server, client: Redis, command: str) -> None:
     with user_of(server, "~*", "+@all", without(command)) as user:
         bloom = BloomFilter(user, KEY, capacity=1_000, blocks=1)
         crawl(bloom)
@@ -256,7 +251,7 @@ def test_an_optional_command_is_not_needed(
     ],
 )
 def test_all_that_is_missing_is_named_with_the_user_and_the_remedy(
-    server: Server, client: redis.Redis, rules: str, texts: list[str]
+    server: Server, client: Redis, rules: str, texts: list[str]
 ) -> None:
     with user_of(server, *rules.split()) as user, pytest.raises(RightsError) as error:
         BloomFilter(user, KEY, blocks=1).open()
@@ -276,9 +271,7 @@ CALL = Callable[[BloomFilter], object]
         lambda bloom: bloom.info(),
     ],
 )
-def test_rights_that_are_taken_away_are_named(
-    server: Server, client: redis.Redis, call: CALL
-) -> None:
+def test_rights_that_are_taken_away_are_named(server: Server, client: Redis, call: CALL) -> None:
     with granted(server) as user:
         bloom = BloomFilter(user, KEY, blocks=1)
         crawl(bloom)
@@ -300,7 +293,7 @@ def test_rights_that_are_taken_away_are_named(
     "key", ["k", "a*b?[c]\\d", "two words", "q\"u'o", "tab\there", "k:\u00e9\u4e2d", "^-,;$"]
 )
 def test_the_generated_rights_are_enough_and_for_this_filter_only(
-    server: Server, client: redis.Redis, key: str
+    server: Server, client: Redis, key: str
 ) -> None:
     with granted(server, key=key) as user:
         for options in ({}, {"window": "2 days", "period": "1 day"}, {"counting": True}):
@@ -320,7 +313,7 @@ def test_the_generated_rights_are_enough_and_for_this_filter_only(
 
 
 def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
-    server: Server, client: redis.Redis
+    server: Server, client: Redis
 ) -> None:
     with granted(server) as user:
         bloom = BloomFilter(user, KEY, capacity=100, blocks=2, window="2 days", period="1 day")
@@ -342,7 +335,7 @@ def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
             bloom.run(ledger_protocol.check_rights)
 
 
-def test_other_uses_need_more(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+def test_other_uses_need_more(server: Server, client: Redis, tmp_path: Path) -> None:
     crawl(BloomFilter(client, KEY, capacity=1_000, blocks=2))
     with granted(server) as user:
         bloom, file = BloomFilter(user, KEY), tmp_path / "file"

@@ -1,10 +1,13 @@
 """Windows on real servers whose clock the tests move: what is forgotten, when, and what expires."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
+from threading import Barrier
 
 import pytest
-import redis
+from redis import Redis
 from support.clock import MovedServer
 from support.rotation import (
     KEYS,
@@ -19,12 +22,14 @@ from support.rotation import (
     connect,
     first_of,
     layer_names,
+    stored_rings,
     unix,
 )
 from support.servers import contents
 
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, FilterMismatchError
 from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.options import EXTEND
 from scrapy_bloom.bloom.protocol.ring_store import LOST
 from scrapy_bloom.bloom.protocol.scripts import Reply
 
@@ -33,7 +38,7 @@ pytestmark = pytest.mark.each_server
 DAY = 86_400
 
 
-def assert_expires(moved: MovedServer, client: redis.Redis) -> None:
+def assert_expires(moved: MovedServer, client: Redis) -> None:
     """Move the clock to where the header ends: nothing is left."""
     names = list(client.scan_iter())
     moved.set_time(client.expiretime(KEYS.header()) + 1)
@@ -42,7 +47,7 @@ def assert_expires(moved: MovedServer, client: redis.Redis) -> None:
 
 
 @pytest.fixture
-def client(moved: MovedServer) -> Iterator[redis.Redis]:
+def client(moved: MovedServer) -> Iterator[Redis]:
     """A client of the moved server; what a test leaves behind has to be whole and to expire."""
     with checked_client(moved) as client:
         yield client
@@ -70,7 +75,7 @@ JANUARY = at(2027, 1, 15, 12)
 )
 def test_a_url_is_seen_until_its_window_ends_and_then_new_again(
     moved: MovedServer,
-    client: redis.Redis,
+    client: Redis,
     order: str,
     case: tuple[str, str | None, datetime, datetime],
 ) -> None:
@@ -97,7 +102,7 @@ def test_a_url_is_seen_until_its_window_ends_and_then_new_again(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_last_second_of_a_window_belongs_to_it(
-    moved: MovedServer, client: redis.Redis, order: str
+    moved: MovedServer, client: Redis, order: str
 ) -> None:
     boundary = at(2027, 2, 1)
     for _ in range(20):
@@ -129,22 +134,19 @@ def test_the_last_second_of_a_window_belongs_to_it(
         lambda bloom: bloom.clear() is None,
     ],
 )
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("then", [at(2027, 2, 1), at(2029, 2, 28)], ids=["later", "expired"])
 def test_whatever_is_called_first_after_a_boundary_finds_the_new_period(
-    moved: MovedServer,
-    client: redis.Redis,
-    order: str,
-    first: Callable[[BloomFilter], bool],
+    moved: MovedServer, client: Redis, then: datetime, first: Callable[[BloomFilter], bool]
 ) -> None:
-    """By the client that was there before, and by one that is new."""
+    """By the client that was there before, and by one that is new; two years later all is gone."""
     for newcomer in (False, True):
         client.flushall()
         moved.set_time(JANUARY)
-        bloom = connect(client, "1 month", period="1 month", ring=order)
+        bloom = connect(client, "1 month", period="1 month")
         bloom.add_many(["a", "z"])
-        moved.set_time(at(2027, 2, 1))
+        moved.set_time(then)
         if newcomer:
-            bloom = connect(client, "1 month", period="1 month", ring=order)
+            bloom = connect(client, "1 month", period="1 month")
         assert first(bloom)
         assert_ttls(client)
         assert "z" not in bloom
@@ -156,7 +158,7 @@ def test_whatever_is_called_first_after_a_boundary_finds_the_new_period(
 
 
 def test_time_does_not_rotate_a_window_in_runs_but_its_keys_expire(
-    moved: MovedServer, client: redis.Redis
+    moved: MovedServer, client: Redis
 ) -> None:
     bloom = connect(client, "2 runs", run="1")
     bloom.add_many(["a"])
@@ -177,30 +179,10 @@ def test_time_does_not_rotate_a_window_in_runs_but_its_keys_expire(
 
 
 @pytest.mark.each_server(others="slow")
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("blocks", [2, 40])
-def test_a_filter_that_expired_is_opened_anew_by_who_held_it_and_nothing_counts_as_lost(
-    moved: MovedServer,
-    client: redis.Redis,
-    blocks: int,
-    operation: Callable[[BloomFilter], bool],
-) -> None:
-    bloom = connect(client, "5 months", blocks=blocks)
-    assert sum(bloom.add_many(URLS)) == len(URLS)
-    header = bloom.open()
-    assert_expires(moved, client)
-    moved.set_time(at(2029, 2, 28, 12))
-    assert operation(bloom)
-    assert bloom.open() == header
-    assert bloom.lost_blocks == 0
-    assert connect(client, blocks=blocks).add("z") is True
-
-
-@pytest.mark.each_server(others="slow")
 @pytest.mark.parametrize("window", ["36h", "2 runs", "2 months"])
 @pytest.mark.parametrize("days", [1.5, 3.7, 61, 91, 402])
 def test_however_long_nobody_came_nothing_is_lost(
-    moved: MovedServer, client: redis.Redis, window: str, days: float
+    moved: MovedServer, client: Redis, window: str, days: float
 ) -> None:
     """Also when a part of the keys has expired only: layers before rings before the header."""
     bloom = connect(client, window, blocks=30)
@@ -219,7 +201,7 @@ def test_however_long_nobody_came_nothing_is_lost(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_stale_client_neither_writes_to_a_dropped_generation_nor_makes_its_key_again(
-    moved: MovedServer, client: redis.Redis, order: str
+    moved: MovedServer, client: Redis, order: str
 ) -> None:
     """Its call as it would have sent it, late: at each moment since."""
     sleeper = connect(client, "2 months", ring=order, blocks=1)
@@ -260,7 +242,7 @@ def test_a_stale_client_neither_writes_to_a_dropped_generation_nor_makes_its_key
 @pytest.mark.parametrize("window", ["5 months", "1 year", "36h", "2 runs"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_after_any_operation_everything_expires_in_the_end(
-    moved: MovedServer, client: redis.Redis, order: str, window: str
+    moved: MovedServer, client: Redis, order: str, window: str
 ) -> None:
     runs = iter(range(100))
 
@@ -302,7 +284,7 @@ def test_after_any_operation_everything_expires_in_the_end(
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_block_of_a_flushed_filter_counts_as_lost(
     moved: MovedServer,
-    client: redis.Redis,
+    client: Redis,
     operation: Callable[[BloomFilter], bool],
     over_a_boundary: bool,
 ) -> None:
@@ -327,21 +309,29 @@ def test_every_block_of_a_flushed_filter_counts_as_lost(
     assert bloom.open() == header
 
 
-@pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_lost_header_is_restored_from_the_rings(
-    moved: MovedServer, client: redis.Redis, order: str, stagger: bool
+# -- windows that are changed in a filter in use --
+
+
+def test_of_clients_that_only_extend_at_once_the_longest_window_holds(
+    moved: MovedServer, client: Redis
 ) -> None:
-    """By a newcomer, and to live longer than any ring: staggered, the last block ends last."""
-    bloom = connect(client, "2 months", ring=order, blocks=4, stagger=stagger, seeds=None)
-    moved.set_time(at(2027, 1, 30))
-    bloom.add_many(URLS)
-    header = bloom.open()
-    for day in (at(2027, 1, 31), at(2027, 2, 26)):
-        moved.set_time(day)
-        client.delete(KEYS.header())
-        newcomer = connect(client, blocks=None, seeds=None)
-        assert newcomer.add_many(URLS) == [False] * len(URLS)
-        assert newcomer.header == header
-        assert newcomer.lost_blocks == 0
-        assert_ttls(client)
+    """Those with a shorter one came first, or are refused; no ring is shortened again."""
+    windows = ["1 month", "6 months", "2 months", "3 months"]
+
+    def open_one(window: str) -> int:
+        with moved.client() as own, suppress(FilterMismatchError):
+            bloom = connect(own, window, blocks=16, on_difference=EXTEND)
+            start.wait()
+            bloom.open()
+            return bloom.round_trips
+        return 0
+
+    for _ in range(20):
+        client.flushall()
+        start = Barrier(len(windows))
+        with ThreadPoolExecutor(len(windows)) as pool:
+            assert max(pool.map(open_one, windows)) <= 100
+        rings = stored_rings(client)
+        assert sorted(rings) == list(range(16))
+        assert len({ring.header for ring in rings.values()}) == 1
+        assert {ring.config.window for ring in rings.values()} == {"6 months"}

@@ -1,17 +1,15 @@
 """Saving filters on real servers: while they are in use, rotate, grow, and lose what they have."""
 
 import io
-import random
-import tracemalloc
 from typing import Any
 
 import pytest
-import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
+from redis import Redis
 from support.archives import Content, read
 from support.examples import examples
-from support.saving import KEYS, URLS, make, saved, stored
+from support.saving import KEYS, KINDS, URLS, make, saved, stored
 from support.servers import Server, contents
 
 from scrapy_bloom import StorageError
@@ -38,19 +36,10 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.each_server
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"window": "3 days", "period": "1 day"},
-        {"window": "3 days", "period": "1 day", "ring": "write-all", "stagger": True},
-        {"window": "3 runs", "run": "a"},
-        {"counting": True},
-    ],
-)
+@pytest.mark.parametrize("options", KINDS)
 @pytest.mark.usefixtures("small_chunks")
 def test_what_is_stored_is_in_the_file_and_nothing_is_changed(
-    client: redis.Redis, options: dict[str, Any]
+    client: Redis, options: dict[str, Any]
 ) -> None:
     bloom = make(client, **options)
     bloom.extend(URLS)
@@ -64,7 +53,7 @@ def test_what_is_stored_is_in_the_file_and_nothing_is_changed(
     assert urls_in(read(data)) >= len(URLS)
 
 
-def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Redis) -> None:
+def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: Redis) -> None:
     with pytest.raises(StorageError, match="there is no filter 'shop' to be saved"):
         saved(make(client))
     assert contents(client) == {}
@@ -78,7 +67,7 @@ def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: redis.Re
 # -- while it is in use --
 
 
-def put_back(client: redis.Redis, content: Content) -> None:
+def put_back(client: Redis, content: Content) -> None:
     """Put what was read from a file into the place of what is there."""
     for ring, counts, bitmaps in content:
         client.delete(*(KEYS.layer(ring.block, layer.name) for layer in ring.layers))
@@ -90,7 +79,7 @@ def put_back(client: redis.Redis, content: Content) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_filter_that_never_keeps_still_is_given_up(client: redis.Redis) -> None:
+def test_a_filter_that_never_keeps_still_is_given_up(client: Redis) -> None:
     bloom = make(client)
     bloom.extend(URLS)
     other = make(client)
@@ -103,7 +92,7 @@ def test_a_filter_that_never_keeps_still_is_given_up(client: redis.Redis) -> Non
         saved(bloom, clear)
 
 
-def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: redis.Redis) -> None:
+def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: Redis) -> None:
     bloom = make(client)
     bloom.extend(URLS)
     calls_seen: list[object] = []
@@ -161,7 +150,7 @@ def any_server(any_binary: str) -> Any:
 # -- what is lost --
 
 
-def test_bitmaps_that_are_lost_are_empty_in_the_file(client: redis.Redis) -> None:
+def test_bitmaps_that_are_lost_are_empty_in_the_file(client: Redis) -> None:
     bloom = make(client)
     bloom.extend(URLS)
     client.delete(KEYS.layer(1, "0.0"))
@@ -180,7 +169,7 @@ def test_bitmaps_that_are_lost_are_empty_in_the_file(client: redis.Redis) -> Non
 
 
 def test_a_filter_that_has_lost_a_block_is_saved_when_it_was_opened_again(
-    client: redis.Redis,
+    client: Redis,
 ) -> None:
     bloom = make(client, window="3 days", period="1 day")
     bloom.extend(URLS)
@@ -196,31 +185,8 @@ def test_a_filter_that_has_lost_a_block_is_saved_when_it_was_opened_again(
 # -- limits --
 
 
-def test_it_takes_memory_for_some_chunks_only(client: redis.Redis) -> None:
-    class Sink(io.RawIOBase):
-        size = 0
-
-        def write(self, data: Any) -> int:
-            self.size += len(data)
-            return len(data)
-
-    bloom = make(client, capacity=10_000_000, error_rate=1e-5, blocks=16)
-    bloom.extend(URLS)
-    for block in range(16):  # so that nothing can be deflated
-        memory = bloom.info(block).memory
-        client.set(KEYS.layer(block, "0.0"), random.Random(block).randbytes(memory))
-    sink: Any = Sink()
-    bloom.run(lambda session: save(session.keys, ArchiveWriter(sink)))
-    tracemalloc.start()
-    result = bloom.run(lambda session: save(session.keys, ArchiveWriter(sink)))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert sink.size > 2 * result.memory > 60 << 20
-    assert peak < 6 << 20
-
-
 def test_a_filter_of_too_many_layers_is_refused(
-    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bloom = make(client)
     bloom.open()

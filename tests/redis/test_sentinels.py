@@ -3,9 +3,10 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 
 import pytest
+from support.answering import SECRET, refused
 from support.certificates import TLSServer
 from support.polling import until_it_works
 from support.proxy import Fault, Kind, Proxy
@@ -15,20 +16,12 @@ from support.servers import Server, free_port
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import Connection, connect
 
-SECRET = "S3CRET"
 #: Seconds that are enough on a busy machine.
 PATIENCE = 10.0
 
 
 @pytest.fixture(scope="module")
 def watched(any_binary: str) -> Iterator[Watched]:
-    with start_sentinels(any_binary) as watched:
-        yield watched
-
-
-@pytest.fixture
-def own_watched(any_binary: str) -> Iterator[Watched]:
-    """For one test, which ends some."""
     with start_sentinels(any_binary) as watched:
         yield watched
 
@@ -76,16 +69,6 @@ async def add_by_both(both: Both) -> None:
 def url_of(*sentinels: ScriptedSentinel | int) -> str:
     ports = [one if isinstance(one, int) else one.port for one in sentinels]
     return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in ports)}/{SERVICE}"
-
-
-@contextmanager
-def refused(*parts: str) -> Iterator[None]:
-    """What is done fails with a message that has these parts, and no secret."""
-    with pytest.raises(StorageError) as caught:
-        yield
-    for part in parts:
-        assert part in str(caught.value)
-    assert SECRET not in str(caught.value)
 
 
 def ping(url: str, timeout: float = PATIENCE) -> None:
@@ -140,9 +123,7 @@ def test_a_silent_sentinel_leaves_time_for_the_others(watched: Watched) -> None:
             ping(url_of(port), timeout=0.2)
 
 
-def test_the_next_connection_goes_to_the_new_primary(own_watched: Watched) -> None:
-    primary, replica = own_watched.servers
-
+def test_the_next_connection_goes_to_the_new_primary(any_binary: str) -> None:
     async def steps(both: Both) -> None:
         await add_by_both(both)
         with primary.client() as client:
@@ -156,7 +137,9 @@ def test_the_next_connection_goes_to_the_new_primary(own_watched: Watched) -> No
         assert not await both.other.add("c")
         assert not both.bloom.add("a")
 
-    use(own_watched.url(), steps)
+    with start_sentinels(any_binary) as watched:
+        primary, replica = watched.servers
+        use(watched.url(), steps)
 
 
 def test_passwords_of_sentinels_and_of_servers_are_apart(any_binary: str) -> None:

@@ -1,7 +1,6 @@
 """Sources of a migration: what they yield, and whether it is all of it."""
 
 import hashlib
-import io
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,12 +8,13 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from redis import Redis
 from support.examples import examples
 from support.servers import Server
 
 from scrapy_bloom import migrate
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
-from scrapy_bloom.migrate import SeenSource, SetSource, Source, UrlSource, open_file
+from scrapy_bloom.migrate import SeenSource, SetSource, Source
 
 KEY = "shop:dupefilter"
 W = "default"
@@ -43,21 +43,11 @@ def items(source: Source) -> list[bytes]:
     return read(source)[0][W]
 
 
-def url_source(data: bytes) -> UrlSource:
-    return UrlSource(io.BytesIO(data), "a file", identify)
-
-
-def identify(url: str) -> tuple[str, bytes]:
-    if "://" not in url:
-        raise ConfigurationError("no URL")
-    return ("run" if "start" in url else "news" if "news" in url else W), url.encode()
-
-
 # -- a SET --
 
 
 @pytest.mark.parametrize("count", [1, 100, 5_000])
-def test_all_members_of_a_set(client: redis.Redis, count: int) -> None:
+def test_all_members_of_a_set(client: Redis, count: int) -> None:
     client.sadd(KEY, *members(count))
     source = SetSource(client, KEY, "label", W)
     assert source.total == count
@@ -73,7 +63,7 @@ def test_all_members_of_a_set(client: redis.Redis, count: int) -> None:
         items(source)
 
 
-def test_other_members_are_counted_and_lose_no_fingerprint(client: redis.Redis) -> None:
+def test_other_members_are_counted_and_lose_no_fingerprint(client: Redis) -> None:
     others = [b"", b"x", b"\xff\xfe", digest(0), members(1)[0][:-1], members(1)[0] + b"\n"]
     client.sadd(KEY, *members(3_000), *others)
     found, wrong = read(SetSource(client, KEY, "label", W))
@@ -84,7 +74,7 @@ def test_other_members_are_counted_and_lose_no_fingerprint(client: redis.Redis) 
 @examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 40), st.integers(0, 4_000), st.integers(0, 1_900))
 def test_what_is_in_a_set_all_the_time_is_read(
-    client: redis.Redis, number: int, added: int, removed: int
+    client: Redis, number: int, added: int, removed: int
 ) -> None:
     """Although its table grows or shrinks during the scan."""
     client.flushall()
@@ -102,7 +92,7 @@ def test_what_is_in_a_set_all_the_time_is_read(
     assert {(W, digest(number)) for number in range(removed, 2_000)} <= set(found)
 
 
-def test_a_key_that_is_no_set(client: redis.Redis) -> None:
+def test_a_key_that_is_no_set(client: Redis) -> None:
     remedy = "there is no SET '.*' on label: .*--from-set KEY .*its server with --from-server"
     with pytest.raises(ConfigurationError, match=remedy):
         SetSource(client, KEY, "label", W)
@@ -146,84 +136,9 @@ def test_a_set_on_a_cluster(cluster: redis.RedisCluster) -> None:
 # -- requests.seen --
 
 
-def test_all_of_requests_seen(tmp_path: Path) -> None:
-    """Its forms: unit/test_requests_seen.py."""
-    entries = [digest(number) for number in range(3_000)]
-    data = b"".join(b"\0\x14" + entry for entry in entries)
-    (tmp_path / "requests.seen").write_bytes(data + b"\0\x14cut")
-    for path in (tmp_path, tmp_path / "requests.seen"):
-        source = SeenSource(path, W)
-        assert source.total == 3_001
-        found, wrong = read(source)
-        assert found[W] == entries
-        assert wrong == ["entry 3,001"]
-
-
 def test_requests_seen_that_is_written_to_is_read_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "requests.seen"
     path.write_bytes(b"0a\n")
     source = SeenSource(path, W)
     path.write_bytes(b"0b\n0c\n")
     assert items(source) == [b"\x0a"]
-
-
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="--from-seen '.*requests.seen' cannot be read"):
-        SeenSource(tmp_path, W)
-    with pytest.raises(ConfigurationError, match="--from-urls '.*' cannot be read: No such file"):
-        open_file(tmp_path / "x", "--from-urls")
-    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
-        open_file(tmp_path, "--from-urls")
-
-
-# -- URLs --
-
-lines = st.lists(
-    st.sampled_from(
-        [
-            *(b"https://example.com/1", b"https://example.com/\xc3\xa4", b"https://news.example"),
-            *(
-                b"https://start.example",
-                b"no url",
-                b"",
-                b"  ",
-                b"\xff",
-                b"x" * 100_000,
-            ),
-            *(b"  https://example.com/2\t\r", b"\xef\xbb\xbfhttps://example.com/3"),
-            *(b"https:/a\rhttps:/b", b"https:/a\tx", b"\0"),
-        ]
-    ),
-    max_size=30,
-)
-
-
-def expected(given_: list[bytes]) -> tuple[list[bytes], list[bytes], int, int]:
-    """Return what lines hold: lasting, news, of the run only, and no URLs."""
-    urls = [line.strip(b"\xef\xbb\xbf \t\r") for line in given_ if b"https://" in line]
-    hubs = [url for url in urls if b"start" in url]
-    news = [url for url in urls if b"news" in url]
-    lasting = [url for url in urls if url not in hubs + news]
-    return (
-        lasting,
-        news,
-        len(hubs),
-        len([line for line in given_ if line.strip() and b"https://" not in line]),
-    )
-
-
-@given(lines, st.booleans())
-def test_urls_of_a_file(given_: list[bytes], ends: bool) -> None:
-    data = b"\n".join(given_) + b"\n" * ends
-    source = url_source(data)
-    assert source.total == len(io.BytesIO(data).readlines())
-    lasting, news, hubs, rejected = expected(given_)
-    for _ in range(2):
-        found, wrong = read(source)
-        assert (found[W], found["news"]) == (lasting, news)
-        assert (len(found["run"]), len(wrong)) == (hubs, rejected)
-
-
-def test_it_says_which_line_is_no_url() -> None:
-    _, wrong = read(url_source(b"https://example.com/1\n\nno url\nx\n"))
-    assert wrong == ["line 3: no URL", "line 4: no URL"]

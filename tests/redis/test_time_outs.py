@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from redis._parsers import _HiredisParser, _RESP2Parser
 from support.certificates import TLSServer
 from support.polling import until
@@ -94,7 +94,7 @@ WAYS = {"tcp": _HiredisParser, "unix": _RESP2Parser}
 
 @pytest.fixture(params=WAYS)
 def proxy(
-    request: pytest.FixtureRequest, server: Server, client: redis.Redis, tmp_path: Path
+    request: pytest.FixtureRequest, server: Server, client: Redis, tmp_path: Path
 ) -> Iterator[Proxy]:
     path = tmp_path / "s" if request.param == "unix" else None
     with Proxy(server.port, path=path) as proxy:
@@ -170,11 +170,7 @@ def test_tls(tls_server: TLSServer, parser: type) -> None:
             bloom._driver.client.flushall()
             bloom.open()
             assert bloom.add_many(map(str, range(1_000))).count(True) > 990
-            for fault in (
-                Fault(Kind.HALF),
-                Fault(Kind.HANG),
-                Fault(Kind.DROP_REPLY),
-            ):
+            for fault in (Fault(Kind.HALF), Fault(Kind.HANG), Fault(Kind.DROP_REPLY)):
                 proxy.fault = fault
                 with ending(bloom):
                     bloom.add("live connection")
@@ -209,7 +205,7 @@ def untouched(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_nothing_is_sent_without_a_connection(
-    bloom: BloomFilter, proxy: Proxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    bloom: BloomFilter, proxy: Proxy, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = bloom._driver
     assert driver.may_connect
@@ -292,7 +288,7 @@ def waiting_for_the_gil(seconds: float) -> Iterator[None]:
 
 
 def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
-    server: Server, client: redis.Redis
+    server: Server, client: Redis
 ) -> None:
     timeout, lateness = 0.1, 0.15
     with closing(connect(server.url, timeout=timeout)) as connection:
@@ -314,7 +310,7 @@ def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
 SLOWLY = 0.25
 
 
-def test_an_operation_ends_between_round_trips(proxy: Proxy, client: redis.Redis) -> None:
+def test_an_operation_ends_between_round_trips(proxy: Proxy, client: Redis) -> None:
     ping = Call(load("header"), ("{k:0}:header", "{k:0}:ring"), ("",))
 
     def steps() -> Any:
@@ -322,7 +318,7 @@ def test_an_operation_ends_between_round_trips(proxy: Proxy, client: redis.Redis
             yield [ping]
 
     url = {"unix_socket_path": str(proxy.path)} if proxy.path else {"port": proxy.port}
-    with redis.Redis(**url, socket_timeout=PATIENCE) as other:
+    with Redis(**url, socket_timeout=PATIENCE) as other:
         driver = Driver(other, timeout=TIMEOUT)
         driver.may_connect = False  # only clients of ``connect`` obey
         proxy.fault = Fault(Kind.DELAY, seconds=SLOWLY / 2)

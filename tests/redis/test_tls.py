@@ -1,22 +1,21 @@
 """Addresses with TLS: options, clients of both kinds, and what errors say."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from support.answering import answering
+from support.answering import SECRET, answering, refused
 from support.certificates import Authority, TLSServer
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
-from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError
 
-SECRET = "S3CRET"
 #: The time-out of servers that are expected to answer, and of those that are not.
 PATIENCE, SHORT = 10.0, 0.3
 Use = Callable[..., list[bool]]
@@ -57,16 +56,6 @@ def secure(tls_server: TLSServer) -> TLSServer:
     with tls_server.server.client() as client:
         client.flushall()
     return tls_server
-
-
-@contextmanager
-def refused(*parts: str, error: type[Exception] = StorageError) -> Iterator[None]:
-    """What is done fails with a message that has these parts, and no secret."""
-    with pytest.raises(error) as caught:
-        yield
-    for part in parts:
-        assert part in str(caught.value)
-    assert SECRET not in str(caught.value)
 
 
 # -- what works --
@@ -172,10 +161,7 @@ def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> Non
 
 def test_a_server_that_answers_with_an_alert(using: Use) -> None:
     alert = b"\x15\x03\x01\x00\x02\x02\x46"
-    with (
-        answering(alert, to_greetings=alert) as port,
-        refused("TLS on this port: use redi"),
-    ):
+    with answering(alert, to_greetings=alert) as port, refused("TLS on this port: use redi"):
         using(f"redis://127.0.0.1:{port}/0")
 
 

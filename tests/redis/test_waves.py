@@ -1,22 +1,15 @@
 """What concerns all blocks of a filter, or many of them, takes few round trips."""
 
-import os
-import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
+from redis import Redis
 from support.clock import MovedServer
-from support.processes import clean
 from support.rotation import assert_keys, assert_ttls, at, connect, stored_rings
-from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.client.routes import Replies, Wave
 from scrapy_bloom.bloom.protocol.ring_store import ROTATED
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.bloom.protocol.swaps import MAX_CALLS
@@ -31,7 +24,7 @@ PAGE = LINKS[:64]
 
 
 @pytest.fixture
-def many(moved: MovedServer) -> Iterator[redis.Redis]:
+def many(moved: MovedServer) -> Iterator[Redis]:
     with moved.client() as client:
         yield client
         assert_keys(client)
@@ -44,11 +37,11 @@ def waves(bloom: BloomFilter, action: Callable[[], object]) -> int:
     return bloom.round_trips - before
 
 
-def windows(client: redis.Redis) -> set[str | None]:
+def windows(client: Redis) -> set[str | None]:
     return {ring.config.window for ring in stored_rings(client).values()}
 
 
-def some(client: redis.Redis, **options: Any) -> BloomFilter:
+def some(client: Redis, **options: Any) -> BloomFilter:
     # Of other options than in most tests: 1,024 blocks of tiny bitmaps.
     return connect(
         client, **{"blocks": BLOCKS, "capacity": 100_000, "window": "5 months"} | options
@@ -58,7 +51,7 @@ def some(client: redis.Redis, **options: Any) -> BloomFilter:
 # -- how many --
 
 
-def test_a_filter_of_1024_blocks_is_created_and_opened_in_few_waves(many: redis.Redis) -> None:
+def test_a_filter_of_1024_blocks_is_created_and_opened_in_few_waves(many: Redis) -> None:
     first, second = some(many, blocks=1_024), some(many, blocks=None)
     assert waves(first, first.open) <= 25
     assert waves(second, second.open) <= 8
@@ -66,7 +59,7 @@ def test_a_filter_of_1024_blocks_is_created_and_opened_in_few_waves(many: redis.
     assert len({ring.header for ring in stored_rings(many).values()}) == 1
 
 
-def test_changes_of_all_blocks_take_few_waves(many: redis.Redis) -> None:
+def test_changes_of_all_blocks_take_few_waves(many: Redis) -> None:
     bloom = some(many)
     bloom.open()
     assert waves(bloom, bloom.info) == PARTS
@@ -87,20 +80,21 @@ def test_changes_of_all_blocks_take_few_waves(many: redis.Redis) -> None:
     assert many.dbsize() == 0
 
 
-def test_what_is_due_at_open_is_rotated_in_few_waves(moved: MovedServer, many: redis.Redis) -> None:
+def test_what_is_due_at_open_is_rotated_in_few_waves(moved: MovedServer, many: Redis) -> None:
     some(many).open()
     moved.set_time(at(2027, 2, 1))
     told: list[str] = []
     bloom = some(many, notify=lambda what, _: told.append(what))
     assert waves(bloom, bloom.open) <= 4 * PARTS + 6
     assert told == [ROTATED] * BLOCKS
-    again = some(many)
+    again = some(many, notify=lambda what, _: told.append(what))
     assert waves(again, again.open) <= 8
+    assert told == [ROTATED] * BLOCKS, "who does them is told"
 
 
 @pytest.mark.parametrize("stagger", [False, True])
 def test_a_lookup_rotates_all_its_blocks_at_once(
-    moved: MovedServer, many: redis.Redis, stagger: bool
+    moved: MovedServer, many: Redis, stagger: bool
 ) -> None:
     bloom = connect(many, blocks=16, window="2 months", stagger=stagger)
     bloom.add_many(PAGE)
@@ -112,90 +106,9 @@ def test_a_lookup_rotates_all_its_blocks_at_once(
 
 # -- several at once --
 
-PROCESSES = 8
-
-
-def create(url: str, number: int, barrier: Any) -> tuple[str, int]:
-    with redis.Redis.from_url(url) as client:
-        bloom = BloomFilter(
-            client, "shop", blocks=BLOCKS, window=f"{number % 3 + 2} months", capacity=100_000
-        )
-        barrier.wait()
-        header_id = bloom.open().id
-        return header_id, bloom.round_trips
-
-
-def script_calls(client: redis.Redis) -> int:
-    stats: Any = client.info("commandstats")
-    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
-
-
-def test_processes_that_create_a_filter_at_once_leave_one(
-    server: Server, client: redis.Redis
-) -> None:
-    """With settings that differ; the calls of each are bounded."""
-    client.config_resetstat()
-    with clean.Manager() as manager, clean.Pool(PROCESSES) as pool:
-        barrier = manager.Barrier(PROCESSES)
-        arguments = [(server.url, number, barrier) for number in range(PROCESSES)]
-        results = pool.starmap(create, arguments)
-    rings = stored_rings(client)
-    assert sorted(rings) == list(range(BLOCKS))
-    assert {ring.header.id for ring in rings.values()} == {header_id for header_id, _ in results}
-    assert len({ring.header for ring in rings.values()}) == 1
-    assert len({ring.config for ring in rings.values()}) == 1
-    assert_keys(client, going=True)
-    # Each looks for a ring, reads, creates, changes (a read and a swap) and looks again, and once
-    # more where another process has changed the configuration.
-    assert script_calls(client) <= PROCESSES * 12 * BLOCKS
-    assert max(trips for _, trips in results) <= 100
-
-
-def die_creating(url: str, calls: int) -> None:
-    """Create a filter, and be killed when so many calls were carried out."""
-    with redis.Redis.from_url(url) as client:
-        bloom = some(client)
-        driver: Driver = bloom._driver
-        real = driver._exchange
-
-        def exchange(wave: Wave) -> Replies:
-            nonlocal calls
-            ((address, commands),) = wave.batches.items()
-            if calls < len(commands):
-                real(Wave({address: commands[:calls]}))
-                os.kill(os.getpid(), signal.SIGKILL)
-            calls -= len(commands)
-            return real(wave)
-
-        vars(driver)["_exchange"] = exchange
-        bloom.open()
-
-
-@pytest.mark.parametrize("share", [0.1, 0.7])
-def test_the_next_client_completes_what_a_killed_one_has_begun(
-    moved: MovedServer, many: redis.Redis, share: float
-) -> None:
-    some(many).open()
-    many.flushall()  # now the server knows the scripts, and no call is sent twice
-    # Before any ring is there, all blocks are looked at twice.
-    calls = 2 * BLOCKS + round(share * BLOCKS) + random.randrange(50)
-    process = clean.Process(target=die_creating, args=(moved.unix_url, calls))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    begun = stored_rings(many)
-    assert 0 < len(begun) < BLOCKS
-    bloom = some(many, window="3 months")
-    assert waves(bloom, bloom.open) <= 50
-    rings = stored_rings(many)
-    assert sorted(rings) == list(range(BLOCKS))
-    assert {ring.header for ring in rings.values()} == {begun[0].header}
-    assert windows(many) == {"3 months"}
-    assert bloom.lost_blocks == 0
-
 
 def test_a_wave_allocates_and_deletes_no_more_than_it_may(
-    many: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    many: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of bitmaps of which two fit."""
     bloom = connect(many, blocks=40, capacity=16_000_000, window="1 month", period="1 month")

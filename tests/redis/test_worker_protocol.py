@@ -1,7 +1,7 @@
 """Heartbeats, and whose turn it is to look at all claims, on a real server."""
 
 import pytest
-import redis
+from redis import Redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
@@ -18,7 +18,7 @@ LIFE = 60
 
 
 @pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
+def bloom(client: Redis) -> BloomFilter:
     bloom = BloomFilter(client, "k", blocks=1, capacity=1_000)
     bloom.open()
     return bloom
@@ -44,9 +44,7 @@ def remove(bloom: BloomFilter, entries: dict[str, str], nonce: str) -> None:
     bloom.run(lambda session: worker_protocol.remove_workers(session, entries, nonce))
 
 
-def test_a_heartbeat_notes_until_when_a_worker_is_alive(
-    bloom: BloomFilter, client: redis.Redis
-) -> None:
+def test_a_heartbeat_notes_until_when_a_worker_is_alive(bloom: BloomFilter, client: Redis) -> None:
     assert beat(bloom).entries == {}
     found = beat(bloom, "one {}", nonce="n1")
     assert abs(found.now - client.time()[0]) <= 1
@@ -97,7 +95,7 @@ def test_a_reply_leaves_out_the_living_if_no_worker_came_or_went(bloom: BloomFil
 
 
 def test_without_what_is_noted_of_the_set_of_workers_all_are_read(
-    bloom: BloomFilter, client: redis.Redis
+    bloom: BloomFilter, client: Redis
 ) -> None:
     known = beat(bloom, "one {}", nonce="n1").version
     assert 0 < client.ttl(KEYS.workers_version()) <= 3_600
@@ -107,14 +105,14 @@ def test_without_what_is_noted_of_the_set_of_workers_all_are_read(
     assert (found.is_all, found.version) == (True, "n2")
 
 
-def test_the_silent_are_dead_and_returned(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_the_silent_are_dead_and_returned(bloom: BloomFilter, client: Redis) -> None:
     known = beat(bloom, "one {}", nonce="n1").version
     client.zadd(KEYS.heartbeats(), {"one {}": client.time()[0]})
     assert beat(bloom, known=known).entries.keys() == {"one {}"}
     assert beat(bloom, "one {}", known=known).entries == {}
 
 
-def test_those_are_named_that_may_soon_be_dead(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_those_are_named_that_may_soon_be_dead(bloom: BloomFilter, client: Redis) -> None:
     now = client.time()[0]
     members = {"dead {}": now - 1, "first {}": now + 10, "w2 {}": now + 20, "late {}": now + 99}
     client.zadd(KEYS.heartbeats(), members)
@@ -125,14 +123,14 @@ def test_those_are_named_that_may_soon_be_dead(bloom: BloomFilter, client: redis
     assert len(beat(bloom, by="+40").soon) == MAX_NAMED
 
 
-def test_of_too_many_workers_some_are_returned(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_of_too_many_workers_some_are_returned(bloom: BloomFilter, client: Redis) -> None:
     client.zadd(KEYS.heartbeats(), {f"w{number} {{}}": 1 for number in range(MAX_WORKERS + 1)})
     for known in ("", ONLY_DEAD):
         found = beat(bloom, known=known)
         assert (found.is_partial, len(found.entries)) == (True, MAX_WORKERS)
 
 
-def test_entries_that_are_too_long_go(bloom: BloomFilter, client: redis.Redis) -> None:
+def test_entries_that_are_too_long_go(bloom: BloomFilter, client: Redis) -> None:
     client.zadd(KEYS.heartbeats(), {"w " + "x" * 5_000: 1, "x" * 5_000: 10**10})
     assert beat(bloom, by=str(10**11)).entries == {}
     assert client.zcard(KEYS.heartbeats()) == 2

@@ -1,9 +1,15 @@
-"""Servers that are no Redis: they have one answer to everything."""
+"""Servers that are no Redis, with one answer to everything; and errors, which show no secret."""
 
 import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+import pytest
+
+from scrapy_bloom import StorageError
+
+SECRET = "S3CRET"
 
 #: What a client sends when it connects; it wants an answer to each.
 GREETINGS = (b"SETINFO", b"SELECT")
@@ -30,3 +36,13 @@ def answering(reply: bytes, *, to_greetings: bytes = b"+OK\r\n") -> Iterator[int
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def refused(*parts: str, error: type[Exception] = StorageError) -> Iterator[None]:
+    """What is done fails with a message that has these parts, and no secret."""
+    with pytest.raises(error) as caught:
+        yield
+    for part in parts:
+        assert part in str(caught.value)
+    assert SECRET not in str(caught.value)

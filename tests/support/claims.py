@@ -5,10 +5,7 @@ from collections.abc import Callable
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import (
-    RetryPolicy,
-    StoredClaim,
-)
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.session import FilterSession
 

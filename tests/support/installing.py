@@ -5,13 +5,8 @@ from types import coroutine
 from typing import Any, TypeVar
 
 import redis
-import redis.asyncio
 
-from scrapy_bloom import (
-    BloomFilter,
-    ConfigurationError,
-    StorageError,
-)
+from scrapy_bloom import BloomFilter, ConfigurationError, StorageError
 from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader

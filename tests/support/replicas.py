@@ -45,10 +45,7 @@ def with_replicas(primaries: list[Server], *options: str) -> Iterator[list[Serve
 def start_cluster_with_replica(binary: str) -> Iterator[tuple[list[Server], Server]]:
     """Run a cluster, and a replica of its first node, which soon takes the place of a dead one."""
     options = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
-    with (
-        start_cluster(binary, *options) as nodes,
-        with_replicas(nodes[:1], *options) as (replica,),
-    ):
+    with start_cluster(binary, *options) as nodes, with_replicas(nodes[:1], *options) as (replica,):
         for node in nodes:
             with node.client() as client:
                 until(partial(is_whole, client, len(nodes) + 1), "all know it")

@@ -20,6 +20,14 @@ KEY = "shop"
 KEYS = Keys(KEY)
 URLS = [f"https://example.com/{number}" for number in range(2_000)]
 OPTIONS: dict[str, Any] = {"capacity": 4_000, "error_rate": 1e-9, "blocks": 4}
+#: Options of all kinds of filters.
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"window": "3 days", "period": "1 day"},
+    {"window": "3 days", "period": "1 day", "ring": "write-all", "stagger": True},
+    {"window": "3 runs", "run": "a"},
+    {"counting": True},
+]
 #: Is called before each round trip of an operation, with the calls.
 Between = Callable[[list[Call]], object]
 
