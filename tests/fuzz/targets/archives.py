@@ -115,5 +115,9 @@ def _unpack(data: bytes) -> bytes:
 
 
 TARGET = Target(
-    run, _seeds, within(_unpack, lines(json_text), lambda data: data), max_length=70_000
+    run,
+    _seeds,
+    ("bloom.extras.file",),
+    within(_unpack, lines(json_text), lambda data: data),
+    max_length=70_000,
 )

@@ -174,9 +174,26 @@ GOOD: dict[str, list[Any]] = {
     "BLOOM_METRICS_PORT": [9410, "0.0.0.0:9410", "[::1]:0"],
 }
 _HOSTILE = (
-    *("[" * 5_000, "9" * 5_000, "1e999999999", "-" * 5_000, "9**9**9", "(" * 300, "\0"),
-    *("1" + "_1" * 50, "[" + "1," * 9_000 + "]", "nan", "{" * 2_000, "'" + "a" * 9_000),
-    *("0.1" * 50, "\u0661", "1_", "1e-320"),
+    *(
+        "[" * 5_000,
+        "9" * 5_000,
+        "1e999999999",
+        "-" * 5_000,
+        "9**9**9",
+        "(" * 300,
+        "\0",
+        "1" + "_1" * 50,
+    ),
+    *(
+        "[" + "1," * 9_000 + "]",
+        "nan",
+        "{" * 2_000,
+        "'" + "a" * 9_000,
+        "0.1" * 50,
+        "\u0661",
+        "1_",
+        "1e-320",
+    ),
 )
 
 
@@ -221,6 +238,14 @@ def _line(data: bytes, dice: Any) -> bytes:
 TARGET = Target(
     run,
     _seeds,
+    (
+        "settings",
+        "recrawl_rules",
+        "bloom.validators",
+        "bloom.options",
+        "bloom.model.schedule",
+        "bloom.model.sizing",
+    ),
     lines(_line),
     (
         *(*SETTINGS, "months", "runs", "never", "recrawl_after", "rotate_every", "capacity"),
