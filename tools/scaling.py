@@ -26,14 +26,11 @@ RATES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 ERROR_RATE = 1e-5
 #: Links of a page: those that IRLbot parsed, by its pages.
 LINKS = 394e9 / 6.38e9
-DAYS, SECONDS_A_DAY, HOURS_A_MONTH = 30, 86_400, 730
+DAYS, SECONDS_A_DAY = 30, 86_400
 #: Share of a server's core, and of its memory, that is planned with.
 USED_CORE, USED_MEMORY = 0.5, 0.75
 #: Memory of a server.
 SERVER_BYTES = 64e9
-#: Dollars for a GB of memory and an hour: of a rented machine with 8 GiB, and of a managed service.
-#: Where they are from: docs/scaling.md.
-RENTED, MANAGED = 0.0816 / (8 * 1.073741824), 0.084
 #: Blocks from which on nearly each link of a page is a call of its own: what is measured there
 #: holds for filters with more.
 MANY_BLOCKS = 256
@@ -228,21 +225,16 @@ def errors_table(_: dict[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def filters_table(_: dict[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield how large filters are, and what their memory costs."""
-    yield (
-        *("URLs", "blocks", "a bitmap, MiB", "memory, GB", "with 1e-9, GB"),
-        *("rented, $ a month", "managed, $ a month"),
-    )
+    """Yield how large filters are."""
+    yield ("URLs", "blocks", "a bitmap, MiB", "memory, GB", "with 1e-9, GB")
     for urls in URLS:
         planned = plan(urls, ERROR_RATE)
-        gigabytes = planned.memory / 1e9
         yield (
             f"{urls:.0e}",
             f"{planned.blocks:,}",
             f"{planned.num_bits / 8 / (1 << 20):.1f}",
-            f"{gigabytes:,.2f}",
+            f"{planned.memory / 1e9:,.2f}",
             f"{plan(urls, 1e-9).memory / 1e9:,.2f}",
-            *(f"{gigabytes * price * HOURS_A_MONTH:,.0f}" for price in (RENTED, MANAGED)),
         )
 
 
