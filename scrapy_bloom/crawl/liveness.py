@@ -331,8 +331,8 @@ class Heartbeats:
         self._report.warn_once(
             "too-many-workers",
             f"Bloom filter {self._server.filters.by_window[window].key!r}: there are "
-            f"{found.total:,} workers. Does anything else write to its keys? Old and damaged "
-            "entries are removed",
+            f"{found.total:,} workers, more than {worker_protocol.MAX_WORKERS:,}. Does anything "
+            "else write to its keys? Old and damaged entries are removed",
         )
         good = {
             worker.member

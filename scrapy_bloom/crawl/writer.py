@@ -60,7 +60,7 @@ class Writer(Watcher):
         self._closing = asyncio.Event()
         #: When it gives up; until then it tries.
         self._deadline = inf
-        #: Whether anything was written since an outage began, and how many jobs of the outage.
+        #: Whether anything may have been written in this outage, and how many jobs of it.
         self._has_replayed, self._replayed = False, 0
         #: When the server may be tried again, in an outage.
         self._retry_at = -inf
@@ -133,7 +133,8 @@ class Writer(Watcher):
             else:
                 await self._server.reopen()
                 await self._applier.identify_server(has_replayed=self._has_replayed)
-                self._has_replayed = False
+                # Not sooner: what ends now may have been written before the outage.
+                self._has_replayed = True
                 await self._apply(inf)
                 self._server.recover()
         except BloomError as error:
@@ -173,7 +174,6 @@ class Writer(Watcher):
                 continue
             most -= len(jobs)
             self._jobs.take(jobs)
-            self._has_replayed = True
             self._written(jobs, unrecorded)
 
     async def _free_memory(self) -> bool:

@@ -10,7 +10,7 @@ from scrapy import Request
 from support.clock import MovedServer
 from support.counting import REMEMBER, assert_ended_well
 from support.dupefilters import URL, Make
-from support.loops import in_loop
+from support.loops import eventually, in_loop
 from support.odd_site import ERROR, SHARED_QUEUE, LabOf, Reply, moved, page
 from support.servers import Server
 from support.workers import Worker
@@ -105,6 +105,8 @@ async def test_a_batch_asks_the_filter_of_each_window_once(server: Server, remem
     async with Worker(server.url, **settings) as worker:
         decide, own = worker.crawl.decider.decide_many, worker.server
         await decide(batch(worker.dupefilter, [Request(f"{URL}/{n}") for n in "abc"]))  # scripts
+        if (recovery := worker.crawl._recovery) is not None:
+            await eventually(lambda: not recovery._is_looking, "the first look has ended")
         before = own.async_round_trips
         lookups = batch(worker.dupefilter, links)
         await decide(lookups)

@@ -48,6 +48,7 @@ class Memory:
         self.on_call: Callable[[], object] = int
         self.is_open: asyncio.Event | None = None
         self.missed: list[str] = []
+        self.replays: list[bool] = []
         self.late: list[bytes] = []
         self.counted = 0
         self.jobs, self.label = JobQueue(), ""
@@ -91,7 +92,7 @@ class Memory:
         return []
 
     async def identify_server(self, *, has_replayed: bool = True) -> None:
-        """It is always the same process."""
+        self.replays.append(has_replayed)
 
     # -- what is reported, and noted in this process --
 
@@ -204,3 +205,21 @@ async def test_what_a_cancelled_task_leaves_is_written_at_the_end(memory: Memory
     memory.put(CLAIM, b"2")
     assert await memory.writer.finish(TIMEOUT) == 0
     assert memory.order == [(RELEASE, b"1"), (CLAIM, b"2")]
+
+
+@in_loop
+async def test_what_was_under_way_when_an_outage_began_is_no_replay(memory: Memory) -> None:
+    """Else all pages of the outage are crawled again if the server is another one after it."""
+    memory.is_open = asyncio.Event()
+    memory.writer.start()
+    memory.put(RELEASE, b"before")
+    while memory.jobs.wake.is_set():  # until the job is under way
+        await asyncio.sleep(0.001)
+    memory.server.fail(StorageError("it was away"))
+    memory.is_open.set()
+    memory.put(RECORD, b"later")
+    while not memory.server.is_up:
+        await asyncio.sleep(0.001)
+    assert memory.order == [(RELEASE, b"before"), (RECORD, b"later")]
+    assert memory.replays == [False]
+    await memory.writer.finish(TIMEOUT)

@@ -341,9 +341,9 @@ MUTANTS = (
     Mutant(
         "the writer drops a job",
         "crawl/writer.py",
-        "            self._jobs.take(jobs)\n            self._has_replayed",
+        "            self._jobs.take(jobs)\n            self._written",
         "            self._jobs.take([*self._jobs._jobs][: len(jobs) + 1])\n"
-        "            self._has_replayed",
+        "            self._written",
         "calm",
     ),
     Mutant(
