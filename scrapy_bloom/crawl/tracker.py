@@ -284,10 +284,11 @@ class ClaimTracker:
             described = failures.describe(request, result, flight.error)
             flight.reason = flight.item_error or described
         if kind is JobKind.FAIL:
-            stored = request.copy()
-            note_set_later(stored, PartNames.of(request).without(yielded_with))
-            set_claims(stored, dict.fromkeys(flight.claims, 0))
-            flight.text = self._text_of(stored)
+            note_set_later(request, PartNames.of(request).without(yielded_with))
+            set_claims(request, dict.fromkeys(flight.claims, 0))
+            flight.text = self._text_of(request)
+            for name in (META, SET_LATER):  # an errback may have kept the request
+                del request.meta[name]
         if kind is JobKind.CONFIRM and self._only_items:
             # A page that is not there lists nothing: it counts as if it had an item.
             self._judge_items(flight, request, default=flight.has_item or is_missing)
