@@ -89,6 +89,11 @@ class WorkerView:
         return frozenset(w.queue for w in self.others.values() if not self.is_dead(w))
 
     @property
+    def has_lost_workers(self) -> bool:
+        """Whether workers, of any spider, are dead or have stopped."""
+        return bool(self._all_dead) or any(w.until == 0 for w in self.others.values())
+
+    @property
     def may_lose_workers(self) -> bool:
         """Whether a worker may soon turn out to be dead: no heartbeat since the crawl is idle."""
         # A worker with the same heartbeat has shown by then whether it lives.

@@ -116,7 +116,9 @@ class Recovery(Watcher):
         Called when the crawl opens: these claims would make links "seen".
         """
         await self._beat()
-        await self._drop_unkept(self._views)
+        await self._drop_unkept(
+            [name for name, view in self._views.items() if view.has_lost_workers]
+        )
         self._must_look = self._is_looking = True
         self._plan_look()
 

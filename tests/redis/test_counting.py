@@ -10,7 +10,7 @@ from redis import Redis
 
 from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
-from scrapy_bloom.bloom.model.sizing import SATURATED
+from scrapy_bloom.bloom.model.sizing import COUNTER_BITS
 from scrapy_bloom.bloom.protocol import claim_protocol, membership
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 
@@ -21,6 +21,8 @@ pytestmark = pytest.mark.each_server
 A, B = b"a", b"b"
 MANY = [f"item {number}".encode() for number in range(500)]
 PRESENT, ABSENT = [True], [False]
+#: What a counter stays at once it was reached: how many it stands for is not known any more.
+SATURATED = (1 << COUNTER_BITS) - 1
 SEEDS = (3, 1_415, 92_653, 589_793)
 Connect = Callable[..., BloomFilter]
 

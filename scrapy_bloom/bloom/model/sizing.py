@@ -15,8 +15,6 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 MAX_LAYER_BITS = 1 << 32
 #: Bits of a counter, which takes the place of a bit where URLs can be discarded.
 COUNTER_BITS = 4
-#: What a counter stays at once it was reached: how many it stands for is not known any more.
-SATURATED = (1 << COUNTER_BITS) - 1
 #: Bytes of a planned layer above which more blocks are taken: the first touch of 8 MiB stalls the
 #: server for ~3 ms.
 COMFORTABLE_LAYER_BYTES = 8 << 20

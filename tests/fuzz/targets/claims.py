@@ -53,6 +53,7 @@ def run_claims(data: bytes) -> None:
         assert view.may_lose_workers in (True, False)
         assert view.next_death in (0, *soon.values())
         assert {worker.id for worker in view.dead} <= others.keys()
+        assert view.has_lost_workers in (True, False)
         for field, head in heads.items():
             claim = StoredClaim.parse(field, head)
             if claim is not None:
