@@ -82,8 +82,9 @@ def _columns(
 
 def _row(session: CommandSession, one: FoundClaim, text: bytes | None) -> Document:
     """Return what both lists have of a claim."""
+    url = url_of(text)
     return {
-        "url": url_of(text),
+        "url": url and without_credentials(url),
         "attempts": one.claim.attempt,
         "due": one.due,
         "spider": session.spider_of(one.claim.owner),
@@ -226,10 +227,8 @@ def due_first(one: FoundClaim) -> tuple[int, str, str]:
 def failed_pages(session: CommandSession, failures: Iterable[FoundClaim]) -> Iterator[Document]:
     """Yield pages that failed, by their claims."""
     for one, text in with_texts(failures):
-        row = _row(session, one, text)
-        url = row["url"] and without_credentials(row["url"])
-        own = {"url": url, "name": one.stored.window, "reason": one.claim.reason}
-        yield with_dates(row | own)
+        own = {"name": one.stored.window, "reason": one.claim.reason}
+        yield with_dates(_row(session, one, text) | own)
 
 
 # -- gone --

@@ -24,7 +24,7 @@ from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.identity import Identity, is_start, name_of, pops_start_urls
 from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
 from scrapy_bloom.crawl.lookups import Lookup
-from scrapy_bloom.crawl.pages import ClaimSettler
+from scrapy_bloom.crawl.pages import MAX_UNKEPT, ClaimSettler
 from scrapy_bloom.crawl.tracker import META, NO_ROOM, ClaimTracker
 from scrapy_bloom.crawl.workers import Process, Queue, Worker
 from scrapy_bloom.fingerprinter import VERSIONED, Key
@@ -86,6 +86,10 @@ class Claims:
         own = () if queue.is_shared else (Verdict.NEW, Verdict.UNKEPT)
         self.certain = frozenset((Verdict.SEEN, *own))
         self.awaits_other_spiders = False
+        #: Links of start pages that another worker has claimed without storing them. No page has a
+        #: claim that could wait for them.
+        self._left_to_others: dict[Key, Request] = {}
+        self._schedule = context.engine.crawl
         self._pops_start_urls = pops_start_urls(spider)
         #: One for each call: a repeated call with the same nonce changes nothing.
         self._nonces = map("{}.{:x}".format, repeat(context.token(4)), count())
@@ -121,8 +125,7 @@ class Claims:
             self.tracker.not_kept(NO_ROOM)
         elif verdict is Verdict.NEW:
             self.settler.length += len(text)
-        if verdict is Verdict.OTHER_SPIDERS:
-            self.awaits_other_spiders = True
+        self._note_others(key, request, verdict)
         return verdict
 
     def look_up(
@@ -142,8 +145,22 @@ class Claims:
             if lookup.verdict is not Verdict.NEW:
                 lookup.length = 0
             self.settler.length += lookup.length
-            if lookup.verdict is Verdict.OTHER_SPIDERS:
-                self.awaits_other_spiders = True
+            self._note_others(lookup.key, lookup.request, lookup.verdict)
+
+    def _note_others(self, key: Key, request: Request, verdict: Verdict | None) -> None:
+        """Note a request that another worker has, and may lose."""
+        if verdict is Verdict.OTHER_SPIDERS:
+            self.awaits_other_spiders = True
+        is_left = verdict is Verdict.OTHERS_UNKEPT and not _page_of(request, self.tracker)
+        if is_left and len(self._left_to_others) < MAX_UNKEPT:
+            self._left_to_others[key] = request
+
+    def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
+        """Crawl again what is lost with claims that were ended: see ``ClaimSettler.dropped``."""
+        self.settler.dropped(window, fields, begun)
+        for key in [*self._left_to_others]:
+            if key[0] == window and field_of(key[1]) in fields:
+                self._schedule(self._left_to_others.pop(key))
 
     def record_later(self, key: Key, request: Request) -> None:
         """Claim a request after an outage."""

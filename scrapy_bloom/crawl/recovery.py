@@ -232,7 +232,7 @@ class Recovery(Watcher):
             begun = self._clock()
             if fields := await self._sweep.drop_unkept(window):
                 self._report.dropped(len(fields))
-                self._claims.settler.dropped(window, fields, begun)
+                self._claims.dropped(window, fields, begun)
                 self.look_soon()  # these pages will be free soon
 
     async def _take_over(self, window: str) -> bool:

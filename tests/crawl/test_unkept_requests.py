@@ -191,6 +191,22 @@ def test_claims_without_a_request_do_not_hide_pages_from_the_next_run(lab_of: La
     assert not done.claims
 
 
+def test_links_of_the_start_page_are_crawled_by_another_worker_in_the_same_run(
+    lab_of: LabOf,
+) -> None:
+    """The worker that had claimed them is killed. The start page has no claim that could wait."""
+    children = [f"/{number}" for number in range(20)]
+    lab = lab_of({"/": page(*children), **dict.fromkeys(children, page())})
+    with lab.start(LAMBDA, BLOOM_HEARTBEAT=1, DOWNLOAD_DELAY=5) as first:
+        until(lambda: len(lab.claims()) == len(children) or first.is_over, "all are claimed")
+        with lab.start(LAMBDA, BLOOM_HEARTBEAT=1) as second:
+            until(lambda: lab.site.hits()["/"] == 2 or second.is_over, "the start page is read")
+            first.kill()
+            second.wait()
+    assert not lab.missing()
+    assert not lab.claims()
+
+
 # -- one request, yielded twice --
 
 TWICE = plain("Request(url, lambda r: self.parse(r), dont_filter=True)").replace(
