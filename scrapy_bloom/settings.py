@@ -57,7 +57,7 @@ WORDS = {
     "rights": "the filter's keys and the commands it needs: scrapy bloom acl prints the rules",
     "credentials": "in BLOOM_REDIS_URL or BLOOM_REDIS_PARAMS",
     "start": 'start a server there or set BLOOM_REDIS_URL = "embedded:"',
-    "to_forget": "run scrapy bloom settings --apply with these settings to forget earlier",
+    "to_forget": "run 'scrapy bloom settings --apply' once",
 }
 
 

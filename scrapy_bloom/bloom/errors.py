@@ -103,7 +103,7 @@ WORDS = {
     "user": "this user",
     "server": "the server",
     "other_key": "a key of the filter: choose another `key`",
-    "to_forget": 'open it once with on_difference="replace" to forget earlier',
+    "to_forget": 'open it once with on_difference="replace"',
 }
 #: A parameter in a message.
 _PARAMETER = re.compile(r"`(\w+)`")
@@ -223,7 +223,7 @@ _REMEDIES = (
         r"Name or service|name resolution|nodename nor|getaddrinfo|No address associated",
         "has a host name that cannot be resolved: correct it, or {start}",
     ),
-    (r"refused|Connect call failed|No such file|unreachable|No route", "is not there: {start}"),
+    (r"refused|Connect call failed|No such file|unreachable|No route", "is not there: check host and port, or {start}"),
     (r"^NotTLSError", "does not use TLS on this port: use its port for TLS, or redis://"),
     (
         r"luster mode is not enabled|cluster support disabled",

@@ -61,7 +61,10 @@ def settings(session: CommandSession) -> None:
         for name, stored in session.stored(server).items():
             if session.opts.apply:
                 _apply(session, stored)
-            found.append(_describe(session, server.read(name)))
+            document, text = _describe(session, server.read(name))
+            if session.opts.apply:
+                text += "\n\nThe filter has the project's settings now."
+            found.append((document, text))
         session.report_filters(server, found)
 
 

@@ -84,10 +84,12 @@ Query = tuple[Document, bytes]
 
 
 def _state(info: ItemInfo, claim: StoredClaim | None) -> Document:
-    """Return the state of what is not seen by its claim: it is crawled now, or has failed."""
-    if info.seen or claim is None:
+    """Return the state of what was looked up; with a claim, a crawl crawls it now or later."""
+    if claim is None:
         return {"state": "seen" if info.seen else "new"}
     state, time = ("failed", "due") if claim.was_tried else ("claimed", "claimed")
+    if info.seen:
+        state = "seen"
     return {"state": state, "attempts": claim.attempt} | with_dates({time: claim.time})
 
 
@@ -98,6 +100,8 @@ def _since(row: Document) -> str:
 
 
 def _until(row: Document) -> str:
+    if row["seen"] and "attempts" in row:
+        return "pending: a crawl fetches it again"
     if row["seen"]:
         return minute(row["until"]) or ("never" if row["window"] is None else "in a later run")
     return minute(row.get("due", 0))

@@ -107,6 +107,8 @@ def recrawl(session: CommandSession) -> ExitCode:
             for one in targets
         )
         text = f"{where}: {_summary(spider.name, counts)}"
+        if counts[LEFT] and opts.callback is None and not _has_rules(spider):
+            text += ". They go to parse: --callback names another method"
         session.report_list(head, "urls", rows, COLUMNS, lambda _: text)
     return ExitCode.FINE
 
@@ -140,12 +142,15 @@ def _spider(session: CommandSession) -> Spider:
     return cls.__new__(cls)
 
 
+def _has_rules(spider: Spider) -> bool:
+    """Whether it is a CrawlSpider, whose rules say which method gets a page."""
+    return type(spider)._parse is not Spider._parse  # noqa: SLF001
+
+
 def _callback(spider: Spider, name: str | None) -> Any:
     """Return the method of a name; None for the default, which the spider must have."""
     cls = type(spider)
-    # A CrawlSpider has another default.
-    has_default = cls._parse is not Spider._parse  # noqa: SLF001
-    if cls.parse is Spider.parse and (name == "parse" or (name is None and not has_default)):
+    if cls.parse is Spider.parse and (name == "parse" or (name is None and not _has_rules(spider))):
         raise ConfigurationError(
             f"spider {cls.name!r} has no parse: say which method gets the pages with --callback"
         )

@@ -287,7 +287,7 @@ def _choose_spider(
     loader: Any, names: Sequence[str], project: Settings, opts: argparse.Namespace
 ) -> type[Spider]:
     """Return the spider whose settings count; ``Spider`` itself if any spider will do."""
-    listed = ", ".join(names) or "none"
+    listed = ", ".join(names) or "none: this is no Scrapy project"
     if opts.spider is not None and opts.spider not in names:
         raise ConfigurationError(
             f"--spider {opts.spider!r:.60} is no spider of a project; there are: {listed}"

@@ -315,6 +315,7 @@ class RingEvents:
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
     size = f"{info.memory / (1 << 20):.1f} MiB in {plural(info.blocks, 'block')}"
     urls = plural(info.count, "URL, which is", "URLs, which are")
+    pending = f", and {info.claims:,} are pending" if info.claims else ""
     made_for = f"made for {info.capacity:,}"
     if not info.has_configured_sizes:
         made_for = f"room for {info.generations[0].capacity:,} before the next"
@@ -325,10 +326,10 @@ def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
             f"{info.period}"
         )
     if schedule is None:
-        return f"remembers {urls} not crawled again ({size}, {made_for})"
+        return f"remembers {urls} not crawled again{pending} ({size}, {made_for})"
     due = info.generations[-1].forgotten
     since = f", the oldest from {day(due)} on" if due else ""
-    return f"remembers {urls} crawled again {schedule.age}{since} ({size}, {made_for})"
+    return f"remembers {urls} crawled again {schedule.age}{since}{pending} ({size}, {made_for})"
 
 
 # -- the last log lines --
@@ -341,6 +342,8 @@ def summary(tally: Tally, info: FilterInfo | None, *, has_versions: bool = False
     """
     listings = f" ({tally.without_item:,} without an item)" if tally.without_item else ""
     new = f"{tally.new:,} new{listings}"
+    if tally.taken_over:
+        new += f", {tally.taken_over:,} that were pending"
     if tally.without_server:
         new += f", {tally.without_server:,} crawled without the server's answer"
     done = f"{new}, {tally.seen:,} seen, {tally.failed:,} failed in this process"
@@ -351,8 +354,8 @@ def summary(tally: Tally, info: FilterInfo | None, *, has_versions: bool = False
         urls = f"{info.count:,} URLs and versions of URLs are"
     text = f"{done}; {urls} remembered"
     if info.claims:
-        pending = plural(info.claims, "is not crawled yet or has", "are not crawled yet or have")
-        text += f", {pending} failed (scrapy bloom pending)"
+        command = "failed" if tally.failed else "pending"
+        text += f", {info.claims:,} pending: not crawled yet, or failed (scrapy bloom {command})"
     closes = info.generations[0].closes
     return f"{text}; the next rotation is on {day(closes)}" if closes else text
 
@@ -365,7 +368,9 @@ def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) ->
         info: the filter as it is now.
         names_pages: whether the project says already which pages are read again sooner.
     """
-    if tally.new or tally.taken_over or tally.without_server or not tally.seen:
+    # Listings that are read in each run say nothing.
+    has_new = tally.new > tally.without_item
+    if has_new or tally.taken_over or tally.without_server or not tally.seen:
         return None
     since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
     again = f", and is crawled again from {day(due)} on" if due else ""
@@ -383,8 +388,8 @@ def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) ->
         return text
     return (
         f"{text}. If some of these pages list others that are new, name them by "
-        'meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES, and each run reads them. A '
-        'new filter needs no names with BLOOM_REMEMBER = "items"'
+        'meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES, and each run reads them; or '
+        'set BLOOM_REMEMBER = "items" and run scrapy bloom clear: what is remembered stays so'
     )
 
 

@@ -36,7 +36,7 @@ def test_what_is_stored_is_shown_beside_the_projects(
         "BLOOM_MAX_MEMORY none 1,073,741,824",
         "BLOOM_ERROR_RATE 1e-05 1e-05",
         "a crawl refuses to open the filter",
-        'Set BLOOM_RECRAWL_AFTER = "6 months" and BLOOM_ROTATE_EVERY = "1 month"',
+        'set BLOOM_RECRAWL_AFTER = "6 months" and BLOOM_ROTATE_EVERY = "1 month"',
         "scrapy bloom settings --apply",
     ):
         assert part in text
@@ -97,7 +97,7 @@ def test_to_forget_earlier_is_refused_and_the_rest_is_applied(
 ) -> None:
     """Which windows forget earlier: unit/test_schedule.py."""
     before = everything(client)
-    message = r'is stored with `window` = "6 months" and `period` = "1 month", and .* earlier: set'
+    message = r'is stored with `window` = "6 months" and `period` = "1 month", and .* earlier: open it once'
     with pytest.raises(FilterMismatchError, match=message):
         BloomFilter(client, KEY, on_difference=EXTEND, **options).open()
     assert everything(client) == before

@@ -16,6 +16,8 @@ def test_a_summary_counts_the_run_and_what_is_left() -> None:
     assert "; 335 URLs and versions of URLs are remembered; " in versions
     with_listings = summary(Tally(12, 3_400, 1, without_item=4), INFO)
     assert with_listings.startswith("12 new (4 without an item), 3,400 seen, 1 failed in this")
+    with_pending = summary(Tally(1, 0, 0, taken_over=23), INFO)
+    assert with_pending.startswith("1 new, 23 that were pending, 0 seen")
     alone = summary(Tally(12, 3_400, 1, unknown=1, offline=3), None)
     assert alone == (
         "12 new, 4 crawled without the server's answer, 3,400 seen, 1 failed in this process; how "
@@ -23,7 +25,7 @@ def test_a_summary_counts_the_run_and_what_is_left() -> None:
     )
     pending = replace(INFO, claims=3, generations=(replace(GENERATION, closes=0),))
     assert summary(Tally(0, 0, 0), pending).endswith(
-        "335 URLs are remembered, 3 are not crawled yet or have failed (scrapy bloom pending)"
+        "335 URLs are remembered, 3 pending: not crawled yet, or failed (scrapy bloom pending)"
     )
 
 
