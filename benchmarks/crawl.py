@@ -515,9 +515,9 @@ def _headline(groups: Sequence[Group]) -> str:
         for one in (SCHEDULED, CRAWLED)
     )
     sentence = (
-        f"With the server {where}, crawling {groups[0].site} takes {scheduled} of the time that "
-        "it takes with Scrapy's own filter in memory if URLs are remembered when they are "
-        f"scheduled, and {crawled} if when they are crawled (the default)."
+        f'With the server {where}, and `BLOOM_REMEMBER = "scheduled"`, crawling {groups[0].site} '
+        f"takes {scheduled} of the time that "
+        f'it takes with Scrapy\'s own filter in memory; with `"crawled"`, the default, {crawled}.'
     )
     sets = [
         f"{group.ratio(SET, MEMORY):.1f} times as long {group.where}"

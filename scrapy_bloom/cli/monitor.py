@@ -150,8 +150,8 @@ def _to_json(metric: "Metric") -> Document:
 @subcommand(
     "show what filters hold, again and again until Ctrl-C; changes nothing",
     *FILTER,
-    option("--every", metavar="SECONDS", default="2", help="time between two looks, 2 by default"),
-    option("--times", metavar="N", default=str(ENDLESS), help="end after so many looks"),
+    option("--every", metavar="SECONDS", default="2", help="time between readings, 2 by default"),
+    option("--times", metavar="N", default=str(ENDLESS), help="end after so many readings"),
 )
 def watch(session: CommandSession) -> None:
     """Show the chosen filters until Ctrl-C.
@@ -160,7 +160,7 @@ def watch(session: CommandSession) -> None:
         ConfigurationError: an option or a setting is wrong.
     """
     every = seconds("--every", session.opts.every, 0.1, 3_600)
-    times = whole_number("--times", session.opts.times, 1, ENDLESS, "looks before it ends")
+    times = whole_number("--times", session.opts.times, 1, ENDLESS, "readings before it ends")
     try:
         with _screen(is_json=session.opts.json) as show:
             for number, look in enumerate(islice(_looks(session), times), start=1):

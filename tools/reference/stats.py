@@ -5,7 +5,7 @@ from tools.reference.markdown import code, document, table
 
 INTRODUCTION = """\
 Stats of a crawl, in Scrapy's stats collector. Those of another window are `bloom/<name>/...`,
-as `bloom/listing/seen`; the window `run` has `bloom/run/new` and `bloom/run/seen`. Requests
+as `bloom/1-day/seen`; the window `run` has `bloom/run/new` and `bloom/run/seen`. Requests
 that are filtered also count in Scrapy's own `dupefilter/filtered`."""
 ON_GAUGES = """\
 They are set when the crawl begins and when it ends; `bloom/rotations` with each rotation, round
