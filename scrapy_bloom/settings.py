@@ -127,7 +127,7 @@ class BloomSettings:
     retry_after: int = declare(
         86_400,
         validators.whole_seconds,
-        "seconds until a URL that failed may be crawled again",
+        "the time until a URL that failed may be crawled again",
         default='`"1 day"`',
     )
     retry_item_errors: bool = declare(

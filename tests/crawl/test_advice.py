@@ -132,8 +132,9 @@ def test_a_longer_window_is_warned_about_and_a_shorter_one_refused(
             for part in (
                 f'is stored with BLOOM_RECRAWL_AFTER = "{new or "never"}"',
                 f'and BLOOM_RECRAWL_AFTER = "{shorter}" and BLOOM_ROTATE_EVERY = "',
-                f'earlier: set BLOOM_RECRAWL_AFTER = "{new or "never"}"',
-                "or set another BLOOM_KEY for a new one, or run scrapy bloom settings --apply",
+                "earlier: run 'scrapy bloom settings --apply' once to let it, or set ",
+                f'BLOOM_RECRAWL_AFTER = "{new or "never"}"',
+                "to use the filter as it is, or another BLOOM_KEY for a new one",
             ):
                 assert part in str(caught.value)
         assert not change(new)

@@ -108,7 +108,7 @@ def test_the_quickstart_is_what_happens(newcomer: Reader) -> None:
     # The window is confirmed once.
     (window,) = re.findall(r"`(BLOOM_RECRAWL_AFTER = .+?)`", read("README.md"))
     newcomer.write(f"# append to bookshop/settings.py\n{window}\n")
-    assert "run scrapy bloom settings --apply" in newcomer.scrapy("crawl", "books").stderr
+    assert "run 'scrapy bloom settings --apply' once" in newcomer.scrapy("crawl", "books").stderr
     newcomer.run("scrapy bloom settings --apply --yes")
     newcomer.run("scrapy crawl books")
     assert "remembers 32 URLs" in newcomer.logs[-1]
