@@ -223,7 +223,10 @@ _REMEDIES = (
         r"Name or service|name resolution|nodename nor|getaddrinfo|No address associated",
         "has a host name that cannot be resolved: correct it, or {start}",
     ),
-    (r"refused|Connect call failed|No such file|unreachable|No route", "is not there: check host and port, or {start}"),
+    (
+        r"refused|Connect call failed|No such file|unreachable|No route",
+        "is not there: check host and port, or {start}",
+    ),
     (r"^NotTLSError", "does not use TLS on this port: use its port for TLS, or redis://"),
     (
         r"luster mode is not enabled|cluster support disabled",

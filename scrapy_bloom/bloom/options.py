@@ -242,8 +242,8 @@ class FilterOptions:
         there = _times(stored.schedule)
         raise FilterMismatchError(
             f"the filter {prefix!r} is stored with {there}, and {_times(schedule)} forgets URLs "
-            f"earlier: `to_forget` to let it, or set {there} to use the filter as it is, or another "
-            "`key` for a new one"
+            f"earlier: `to_forget` to let it, or set {there} to use the filter as it is, or "
+            "another `key` for a new one"
         )
 
     def new_header(self, default: Config = DEFAULTS) -> Header:

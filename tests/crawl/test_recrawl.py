@@ -57,7 +57,10 @@ def test_a_window_that_one_run_is_given_does_not_wipe_the_filter(
     """A forgotten unit, or an experiment: no page is fetched again, then or later."""
     truth = site.truth()
     assert crawl_in(0) == fetches(truth, truth.lasting)
-    for window, told in (("2", "it has no unit: write"), ("2 days", "forgets URLs earlier: run 'scrapy")):
+    for window, told in (
+        ("2", "it has no unit: write"),
+        ("2 days", "forgets URLs earlier: run 'scrapy"),
+    ):
         before = web.hits()
         given = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": window}
         assert told in run_scrapy("crawl", "links", *options(web, given)).stderr

@@ -85,7 +85,7 @@ def test_the_command_is_imported_without_rich() -> None:
 def test_a_key_is_needed_outside_a_project(call: Call) -> None:
     done = call("info")
     assert done.code == 2
-    assert "there are: none: this is no Scrapy project), or give the filter's key with --key" in done.err
+    assert "none: this is no Scrapy project), or give the filter's key with --key" in done.err
 
 
 def test_several_spiders_are_listed(call: Call, client: Redis, server: Server) -> None:

@@ -130,7 +130,7 @@ def test_stored_and_set_differ(doctor: Call, client: Redis) -> None:
     assert "fingerprints of 'other.Class'" in fingerprinter
     (refused, _) = problems(doctor(BLOOM_RECRAWL_AFTER="1 day"))[f"filter {KEY}"]
     assert 'BLOOM_RECRAWL_AFTER = "1 day"' in refused
-    assert "a crawl refuses to open the filter | Run 'scrapy bloom settings --apply' once" in refused
+    assert "refuses to open the filter | Run 'scrapy bloom settings --apply' once" in refused
     assert "or set BLOOM_RECRAWL_AFTER = " in refused
     (mismatch, _) = problems(doctor(BLOOM_BLOCKS=5))[f"filter {KEY}"]
     assert "BLOOM_BLOCKS = 16, but BLOOM_BLOCKS is 5 | a crawl refuses" in mismatch

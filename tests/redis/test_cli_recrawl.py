@@ -65,7 +65,9 @@ def test_a_url_is_left_with_its_request(recrawl: Call, bloom: BloomFilter, clien
     assert (done.code, done.err) == (0, "")
     line, total = done.out.splitlines()
     assert line == f"will be crawled  {URL}"
-    left_for = ": 1 URL is left for the next crawl of 'shop', or one that runs now. They go to parse: "
+    left_for = (
+        ": 1 URL is left for the next crawl of 'shop', or one that runs now. They go to parse: "
+    )
     assert total.endswith(left_for + "--callback names another method")
     ((field, claim),) = claims(client).items()
     owner, _, time, attempt, request = claim.split(" ", 4)
