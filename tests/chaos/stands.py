@@ -9,15 +9,8 @@ from typing import Self
 
 from support.polling import until
 from support.proxy import Proxy
-from support.replicated import (
-    Cluster,
-    Node,
-    SentinelGroup,
-    Shard,
-    start_replicated_cluster,
-    start_sentinels,
-)
-from support.sentinels import SERVICE, Sentinel
+from support.replicas import Cluster, Node, Shard, start_replicated_cluster
+from support.sentinels import SERVICE, Sentinel, Watched, start_sentinels
 from support.servers import Server
 
 from chaos.schedule import CLUSTER, SENTINEL, SINGLE
@@ -182,7 +175,7 @@ class SentinelStand(ReplicatedStand):
     """A primary and its replica, and three sentinels."""
 
     def _start(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
-        start: AbstractContextManager[SentinelGroup]
+        start: AbstractContextManager[Watched]
         start = start_sentinels(binary, *options, proxied=proxied)
         self.group = self._stack.enter_context(start)
         self._seed_proxies(self.group.shard.nodes)
@@ -190,8 +183,7 @@ class SentinelStand(ReplicatedStand):
 
     @property
     def settings(self) -> dict[str, object]:
-        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
-        return {"BLOOM_REDIS_URL": f"redis+sentinel://{hosts}/{SERVICE}"}
+        return {"BLOOM_REDIS_URL": self.group.url()}
 
     @property
     def sentinels(self) -> list[Sentinel]:
