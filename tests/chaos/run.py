@@ -17,7 +17,8 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from rich.console import Console
-from support.servers import find_servers
+from support.nursery import close_shared_nursery
+from support.servers import SERVERS
 
 from chaos.outcome import Outcome
 from chaos.schedule import SINGLE, Schedule, kinds_on
@@ -46,9 +47,10 @@ _labs: list[Lab] = []
 
 def open_lab() -> None:
     """Prepare this process for trials."""
-    lab = Lab({name: binary for name, binary in find_servers().items() if binary})
+    lab = Lab(SERVERS)
     _labs.append(lab)
     Finalize(lab, lab.__exit__, exitpriority=10)
+    Finalize(None, close_shared_nursery, exitpriority=5)
 
 
 def run_task(task: Task) -> Outcome:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Self
 
 from support.crawling import PLAIN_SCRAPY
-from support.nursery import Nursery
+from support.nursery import shared_nursery
 from support.proxy import Proxy
 from support.servers import Server
 
@@ -22,7 +22,6 @@ from chaos.schedule import CLUSTER, SENTINEL, SINGLE, Schedule
 from chaos.site import SLOW, Pages, SlowSite, Tally, build, serve_slowly
 from chaos.stands import STANDS, Stand
 from chaos.witness import Testimony
-from scrapy_bloom.settings import SETTINGS
 
 #: Runs without faults, after which a crawl that is still not quiet has failed.
 MOST_RUNS = 6
@@ -40,7 +39,7 @@ COMMON = {
 BLOOM = {"BLOOM_KEY": KEY, "BLOOM_TIMEOUT": TIMEOUT, "BLOOM_RECRAWL_AFTER": "1 year"}
 #: By `BLOOM_REMEMBER`.
 REMEMBER: dict[str, dict[str, object]] = {
-    "scheduled": {"BLOOM_REMEMBER": "scheduled"} if "BLOOM_REMEMBER" in SETTINGS else {},
+    "scheduled": {"BLOOM_REMEMBER": "scheduled"},
     "crawled": {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": HEARTBEAT[SINGLE]},
 }
 
@@ -55,7 +54,7 @@ class Lab:
         self._stack.callback(shutil.rmtree, self._directory)
         try:
             self.site = build(self._directory / "site")
-            self.nursery = self._stack.enter_context(Nursery())
+            self.nursery = shared_nursery()
             self.pages = self._survey()
         except BaseException:
             self._stack.close()

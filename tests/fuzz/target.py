@@ -18,7 +18,6 @@ class Target:
         run: passes an input to the parser, and checks what it returns. Only errors that the parser
             does not document leave it.
         seeds: returns inputs to begin with: made by the product's own encoders, and hostile ones.
-        modules: of the parser.
         mutate: changes an input.
         tokens: words of the format.
         max_length: of an input.
@@ -26,7 +25,6 @@ class Target:
 
     run: Callable[[bytes], None]
     seeds: Callable[[], Iterable[bytes]]
-    modules: tuple[str, ...]
     mutate: Mutate
     tokens: tuple[str, ...] = field(default=(), repr=False)
     max_length: int = 20_000

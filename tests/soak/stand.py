@@ -23,7 +23,7 @@ from support.servers import SERVERS, Server
 
 from scrapy_bloom.crawl.server import LAST_RETRY_SECONDS
 from soak.faults import FaultLoop
-from soak.visits import Visits
+from soak.visits import gaps, read_visits
 from soak.worker import GENERATIONS, HUB_PERIODS
 
 TICK_SECONDS = 0.05
@@ -59,7 +59,6 @@ class Options:
         fault_every: seconds between faults; 0 for none.
         sample_every: seconds between samples.
         patience: seconds that a page may wait in the queue, and longer because of outages.
-        leak: kind of the leak that is put in on purpose, "" for none.
         seed: of the faults.
     """
 
@@ -71,7 +70,6 @@ class Options:
     fault_every: float = 20.0
     sample_every: float = 5.0
     patience: float = 240.0
-    leak: str = ""
     seed: int = 1
 
     @property
@@ -87,12 +85,12 @@ class Options:
 class Workers:
     """The crawlers. Number 0, for the faults, is the one that is killed; the other is measured."""
 
-    def __init__(self, settings: dict[str, Any], directory: Path, leak: str) -> None:
+    def __init__(self, settings: dict[str, Any], directory: Path) -> None:
         self._directory = directory
         self.probes = [directory / f"crawler-{number}.jsonl" for number in range(2)]
         self._settings = [
-            {**settings, **SECOND, "SOAK_PROBE": str(self.probes[0]), "SOAK_LEAK": ""},
-            {**settings, "SOAK_PROBE": str(self.probes[1]), "SOAK_LEAK": leak},
+            {**settings, **SECOND, "SOAK_PROBE": str(self.probes[0])},
+            {**settings, "SOAK_PROBE": str(self.probes[1])},
         ]
         self.kills = 0
         self.processes = [self._launch(number) for number in range(2)]
@@ -143,7 +141,6 @@ class End:
         claims: claims on the server of crawlers.
         lasting_keys: keys without an expiry.
         gaps: the longest time that each page was not crawled.
-        never: pages that were never crawled.
         crawled: crawls of pages, by both crawlers.
         kills: crawlers that were killed.
         faults: faults that struck.
@@ -154,7 +151,6 @@ class End:
     claims: int
     lasting_keys: list[str]
     gaps: list[float]
-    never: int
     crawled: int
     kills: int
     faults: int
@@ -181,7 +177,8 @@ class Stand:
         self._counts: set[int] = set()
         self._visits, self._stop = directory / "visits", directory / "stop"
         self._stop.unlink(missing_ok=True)
-        Visits.create(self._visits, options.pages)
+        self._visits.write_text("")
+        self._began = time.time()
         settings = {
             "BLOOM_REDIS_URL": self.proxy.url,
             "BLOOM_CAPACITY": max(100, options.pages // 2),
@@ -193,9 +190,8 @@ class Stand:
             "SOAK_SAMPLE_SECONDS": options.sample_every,
             "SOAK_STOP": str(self._stop),
             "SOAK_VISITS": str(self._visits),
-            "SOAK_SERVER": self.server.unix_url,
         }
-        self.crew = Workers(settings, directory, options.leak)
+        self.crew = Workers(settings, directory)
         stack.callback(self.crew.close)
         # By TCP: redis-py 5.0 has no time-outs on unix sockets.
         self._client = stack.enter_context(
@@ -291,18 +287,17 @@ class Stand:
         heads = [claim.split()[:4] for block in claims for claim in block]
         # A page that failed may be due again at the end: who stops then leaves it to the next.
         failed = [owner.startswith("-") or attempt != "0" for owner, _, _, attempt in heads]
-        with Visits.open(self._visits) as visits:
-            return End(
-                exit_codes=[process.poll() for process in self.crew.processes],
-                failed_claims=sum(failed),
-                claims=len(failed) - sum(failed),
-                lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
-                gaps=visits.gaps(self._stop.stat().st_mtime),
-                never=list(visits.count).count(0),
-                crawled=int(sum(visits.count)),
-                kills=self.crew.kills,
-                faults=faults.count,
-            )
+        visits = read_visits(self._visits, self.options.pages)
+        return End(
+            exit_codes=[process.poll() for process in self.crew.processes],
+            failed_claims=sum(failed),
+            claims=len(failed) - sum(failed),
+            lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
+            gaps=gaps(visits, self._began, self._stop.stat().st_mtime),
+            crawled=sum(map(len, visits)),
+            kills=self.crew.kills,
+            faults=faults.count,
+        )
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -150,7 +150,7 @@ def start_sentinels(
         yield watched
 
 
-class ScriptedSentinel:
+class ScriptedSentinel(socketserver.ThreadingTCPServer):
     """Names the server that a test says: for what sentinels do for moments only.
 
     Attributes:
@@ -159,31 +159,13 @@ class ScriptedSentinel:
     """
 
     def __init__(self, names: int) -> None:
-        self.names = names
-        self.received: list[list[bytes]] = []
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._make_handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        super().__init__(("127.0.0.1", 0), _Script)
+        self.names, self.received = names, list[list[bytes]]()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
     @property
     def port(self) -> int:
-        port: int = self._server.server_address[1]
-        return port
-
-    def _make_handler(self) -> type[socketserver.StreamRequestHandler]:
-        sentinel = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                while header := self.rfile.readline():
-                    words = [
-                        self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2]
-                        for _ in range(int(header[1:]))
-                    ]
-                    sentinel.received.append(words)
-                    self.wfile.write(sentinel.reply(words[0]))
-
-        return Handler
+        return int(self.server_address[1])
 
     def reply(self, command: bytes) -> bytes:
         if command != b"SENTINEL":
@@ -196,9 +178,23 @@ class ScriptedSentinel:
         )
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
+
+
+class _Script(socketserver.StreamRequestHandler):
+    server: ScriptedSentinel
+
+    def handle(self) -> None:
+        while header := self.rfile.readline():
+            words = [
+                self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2]
+                for _ in range(int(header[1:]))
+            ]
+            self.server.received.append(words)
+            self.wfile.write(self.server.reply(words[0]))

@@ -128,7 +128,6 @@ def _mutate(data: bytes, dice: Random) -> bytes:
 TARGET = Target(
     run,
     _seeds,
-    ("bloom.client.addresses", "bloom.client.connection"),
     _mutate,
     (
         "redis://",

@@ -238,14 +238,6 @@ def _line(data: bytes, dice: Any) -> bytes:
 TARGET = Target(
     run,
     _seeds,
-    (
-        "settings",
-        "recrawl_rules",
-        "bloom.validators",
-        "bloom.options",
-        "bloom.model.schedule",
-        "bloom.model.sizing",
-    ),
     lines(_line),
     (
         *(*SETTINGS, "months", "runs", "never", "recrawl_after", "rotate_every", "capacity"),
