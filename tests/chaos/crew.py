@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.nursery import Nursery
+from support.nursery import shared_nursery
 
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
@@ -16,17 +16,14 @@ class Crew:
     """Crawlers under the same settings; `start` and `kill` know them by number, from 0 on.
 
     Args:
-        nursery: where they come from.
         size: how many there are.
         settings: of each of them.
         logs: directory for a log of each.
         name: what the logs begin with.
     """
 
-    def __init__(
-        self, nursery: Nursery, size: int, settings: Mapping[str, object], logs: Path, name: str
-    ) -> None:
-        self._nursery = nursery
+    def __init__(self, size: int, settings: Mapping[str, object], logs: Path, name: str) -> None:
+        self._nursery = nursery = shared_nursery()
         self._arguments = ["crawl", "links"]
         for setting, value in settings.items():
             text = json.dumps(value) if isinstance(value, dict) else str(value)

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from random import Random
 from typing import Self
 
 from support.polling import until
@@ -26,16 +25,14 @@ class Stand:
         binary: of the server.
         options: of each server.
         proxied: whether the crawlers go through proxies.
-        seed: of what the proxies do.
 
     Attributes:
         server: what the next fault harms.
         proxy: before that server, if there is one.
     """
 
-    def __init__(self, binary: str, options: Sequence[str], *, proxied: bool, seed: int) -> None:
+    def __init__(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
         self._stack = ExitStack()
-        self._seed = seed
         try:
             self._start(binary, options, proxied=proxied)
         except BaseException:
@@ -46,7 +43,7 @@ class Stand:
         self.server = self._stack.enter_context(Server(binary, *options))
         self.proxy: Proxy | None = None
         if proxied:
-            self.proxy = self._stack.enter_context(Proxy(self.server.port, rng=Random(self._seed)))
+            self.proxy = self._stack.enter_context(Proxy(self.server.port))
 
     def __enter__(self) -> Self:
         return self
@@ -100,11 +97,6 @@ class ReplicatedStand(Stand):
     #: The server that is harmed, and the one that replaces it.
     _primary: Node
 
-    def _seed_proxies(self, nodes: Sequence[Node]) -> None:
-        for number, node in enumerate(nodes):
-            if node.proxy:
-                node.proxy.rng = Random(f"{self._seed}:{number}")
-
     def aim_at(self, shard: Shard) -> None:
         """Aim at the primary of a shard."""
         self.shard, self._primary = shard, shard.primary()
@@ -134,7 +126,6 @@ class ClusterStand(ReplicatedStand):
         start: AbstractContextManager[Cluster]
         start = start_replicated_cluster(binary, *options, proxied=proxied)
         self.cluster = self._stack.enter_context(start)
-        self._seed_proxies(self.cluster.nodes)
         self.aim(0)
 
     @property
@@ -178,7 +169,6 @@ class SentinelStand(ReplicatedStand):
         start: AbstractContextManager[Watched]
         start = start_sentinels(binary, *options, proxied=proxied)
         self.group = self._stack.enter_context(start)
-        self._seed_proxies(self.group.shard.nodes)
         self.aim(0)
 
     @property

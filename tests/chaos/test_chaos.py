@@ -1,13 +1,13 @@
 """The short form: one seeded schedule of a kind. `make chaos` runs as many as there is time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.servers import SERVERS
+from example_site.build import Site
 
 from chaos.schedule import CLUSTER, SENTINEL, SINGLE, Schedule, kinds_on
-from chaos.trial import Lab, Trial
+from chaos.site import STORIES
+from chaos.trial import Trial
 
 SEED = 1
 #: All faults of one server's; a node whose replica lags; a primary that learns late. The others
@@ -20,18 +20,17 @@ SELDOM = [
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab(SERVERS) as lab:
-        yield lab
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site.build(tmp_path_factory.mktemp("site"), STORIES)
 
 
 @pytest.mark.parametrize(
     ("stand", "kind"), [*OFTEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in SELDOM)]
 )
 def test_no_page_is_hidden_whatever_happens(
-    lab: Lab, tmp_path: Path, stand: str, kind: str
+    site: Site, tmp_path: Path, stand: str, kind: str
 ) -> None:
-    outcome = Trial(lab, Schedule.random(kind, SEED, stand), "crawled", tmp_path).run()
+    outcome = Trial(site, Schedule.random(kind, SEED, stand), "crawled", tmp_path).run()
     assert not outcome.broken
     assert outcome.struck
     assert outcome.hidden == outcome.excused
@@ -42,9 +41,9 @@ def test_no_page_is_hidden_whatever_happens(
 
 
 @pytest.mark.slow
-def test_the_suite_finds_what_marking_at_scheduling_hides(lab: Lab, tmp_path: Path) -> None:
+def test_the_suite_finds_what_marking_at_scheduling_hides(site: Site, tmp_path: Path) -> None:
     """Otherwise the other test would show nothing."""
-    outcome = Trial(lab, Schedule.random("crawler_kill", SEED), "scheduled", tmp_path).run()
+    outcome = Trial(site, Schedule.random("crawler_kill", SEED), "scheduled", tmp_path).run()
     assert outcome.struck
     assert outcome.hidden
     assert outcome.quiet

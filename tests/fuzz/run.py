@@ -8,12 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from support.paths import ROOT
 
 from fuzz.targets import TARGETS
@@ -23,23 +20,8 @@ console = Console()
 SHOWN = 2_000
 
 
-@dataclass
-class Result:
-    """What fuzzing a target has shown.
-
-    Attributes:
-        inputs: that were tried in this run.
-        corpus: inputs that are kept, because each reaches something else.
-        found: inputs with an error that the parser does not document, or that take too long.
-    """
-
-    inputs: int = 0
-    corpus: int = 0
-    found: list[Path] = field(default_factory=list)
-
-
-def fuzz(name: str, directory: Path, runs: int, seconds: int) -> Result:
-    """Fuzz a target; return what that has shown."""
+def fuzz(name: str, directory: Path, runs: int, seconds: int) -> list[Path]:
+    """Fuzz a target; return inputs with an error that is not documented, or that take too long."""
     own = directory / name
     own.mkdir(parents=True, exist_ok=True)
     log = own / "log"
@@ -55,24 +37,18 @@ def fuzz(name: str, directory: Path, runs: int, seconds: int) -> Result:
     found = sorted(path for path in (own / "found").glob("*") if path.suffix != ".txt")
     if not counts or (done.returncode and not found):
         raise SystemExit(f"{name} cannot be fuzzed: see {log}\n{text[-2_000:]}")
-    return Result(int(counts[-1]), len([*(own / "corpus").iterdir()]), found)
+    kept = len([*(own / "corpus").iterdir()])
+    say(f"{name}: {int(counts[-1]):,} inputs, {kept:,} kept, {len(found)} found")
+    return found
 
 
-def report(results: dict[str, Result]) -> None:
-    """Print a table, and each finding with the command that repeats it."""
-    table = Table("target", "inputs", "kept", "found")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, result in results.items():
-        table.add_row(name, f"{result.inputs:,}", f"{result.corpus:,}", str(len(result.found)))
-    console.print(table)
-    for name, result in results.items():
-        for path in result.found:
-            say("", f"{name}: {path.name}", repr(path.read_bytes()[:SHOWN]))
-            details = path.with_suffix(".txt")
-            if details.exists():
-                say(details.read_text())
-            say(f"Repeat it: make fuzz FUZZ='--target {name} --input {path}'")
+def report(name: str, path: Path) -> None:
+    """Print a finding, with the command that repeats it."""
+    say("", f"{name}: {path.name}", repr(path.read_bytes()[:SHOWN]))
+    details = path.with_suffix(".txt")
+    if details.exists():
+        say(details.read_text())
+    say(f"Repeat it: make fuzz FUZZ='--target {name} --input {path}'")
 
 
 def say(*lines: str) -> None:
@@ -97,12 +73,12 @@ def main() -> int:
         return 0
     # With neither limit, a minute; with a number of inputs, as long as they take.
     seconds = options.seconds or (60 if options.runs < 0 else 0)
-    results = {
-        name: fuzz(name, options.directory.resolve(), options.runs, seconds)
-        for name in track(names, description="fuzzing", console=console)
-    }
-    report(results)
-    return int(any(result.found for result in results.values()))
+    findings = 0
+    for name in names:
+        for path in fuzz(name, options.directory.resolve(), options.runs, seconds):
+            findings += 1
+            report(name, path)
+    return int(findings > 0)
 
 
 if __name__ == "__main__":

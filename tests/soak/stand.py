@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +38,8 @@ OF_CRAWLER = (
     *("requests", "pages", "rss_mb", "objects", "files", "threads", "tasks", "queue", "entries"),
     *("rotations", "outages", "offline", "unknown", "taken_over", "failed", "not_kept"),
 )
-OF_SERVER = ("server_mb", "keys", "headers", "rings", "layers", "claim_keys", "worker_keys")
-COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER, "claims", "lasting_keys")
-#: The last part of a key -> its column; bitmaps have other names.
-KINDS = {"header": "headers", "ring": "rings", "claims": "claim_keys"}
-KINDS |= {"heartbeats": "worker_keys", "workers-version": "worker_keys"}
+OF_SERVER = ("server_mb", "keys", "claims", "lasting_keys")
+COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER)
 
 
 @dataclass(frozen=True)
@@ -255,7 +251,6 @@ class Stand:
 
     def _of_server(self) -> dict[str, Any]:
         keys = self._client.keys("*")
-        kinds = Counter(KINDS.get(key.rpartition(":")[2], "layers") for key in keys)
         claims = [key for key in keys if key.endswith(":claims")]
         pipeline = self._client.pipeline(transaction=False)
         for key in claims:
@@ -266,7 +261,6 @@ class Stand:
         return {
             "server_mb": self._client.info("memory")["used_memory"] / 1e6,
             "keys": len(keys),
-            **{name: kinds[name] for name in OF_SERVER[2:]},
             "claims": sum(found[: len(claims)]),
             "lasting_keys": found[len(claims) :].count(-1),
         }
