@@ -105,7 +105,7 @@ async def talk(
             replies.extend([error] * (len(commands) - len(replies)))
             done.set_result(None)
 
-    world.spawn(f"{client.name}'s batch", send, world.process, is_network=True)
+    world.spawn(send, world.process, is_network=True)
     try:
         await done
     except asyncio.CancelledError:

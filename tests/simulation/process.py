@@ -101,7 +101,7 @@ class Crawl:
         self._settings, self._shared_queue, self.slot = settings, shared_queue, spider
         self.must_stop, self.owner, self.has_unwritten = False, "", False
         self._engine: Engine | None = None
-        self._task = world.spawn(name, self._main, self)
+        self._task = world.spawn(self._main, self)
 
     @property
     def is_running(self) -> bool:

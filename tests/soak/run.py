@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from support.nursery import close_shared_nursery
 
 from soak.curves import draw
 from soak.stand import End, Options, Stand
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(width=110)
     console.print(f"samples, curves and logs: {options.directory}", highlight=False)
     growths, end = soak(options)
+    close_shared_nursery()
     found = failures(growths, end, options)
     for line in (*report(options, growths, end), *(f"FAILED: {failure}" for failure in found)):
         console.print(line, highlight=False, markup=False)

@@ -1,19 +1,18 @@
-"""One crawler: `python -m soak.worker SETTINGS`, with settings as JSON."""
+"""What one crawler runs: `scrapy runspider soak/worker.py`, with further settings."""
 
 import asyncio
 import gc
 import json
 import os
 import random
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from scrapy import Request, signals
-from scrapy.crawler import Crawler, CrawlerProcess
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.link import Link
 from scrapy.spiders import CrawlSpider, Rule
@@ -64,6 +63,7 @@ class SoakSpider(CrawlSpider):
     """
 
     name = "soak"
+    custom_settings = SETTINGS
     rules = (
         Rule(
             cast("Any", LineLinks()),
@@ -166,15 +166,3 @@ class Probe:
             "entries": sum(sizes.values()),
             **counted,
         }
-
-
-def main(arguments: Iterable[str]) -> None:
-    """Crawl until the spider ends."""
-    (text,) = arguments
-    process = CrawlerProcess({**SETTINGS, **json.loads(text)})
-    process.crawl(SoakSpider)
-    process.start()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
