@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -207,11 +207,15 @@ class Shard:
         return until(linked, "the replica is in step")
 
 
-@dataclass
-class Cluster:
-    """Primaries that share the slots, each with a replica."""
+class Group:
+    """Shards that belong together.
 
-    shards: list[Shard] = field(default_factory=list)
+    Args:
+        shards: all of them.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = shards
 
     @property
     def nodes(self) -> list[Node]:
@@ -220,11 +224,19 @@ class Cluster:
     def primaries(self) -> list[Server]:
         return [shard.primary().server for shard in self.shards]
 
-    def await_whole(self) -> None:
-        """Wait until all slots are served and each primary has a replica in step."""
-        until(self._is_whole, "the cluster is whole")
+    def is_whole(self) -> bool:
+        """Whether all agree on the primaries, and each of these has a replica in step."""
+        raise NotImplementedError
 
-    def _is_whole(self) -> bool:
+    def await_whole(self) -> None:
+        """Wait until that is so."""
+        until(self.is_whole, "all agree on the primaries, whose replicas are in step")
+
+
+class Cluster(Group):
+    """Primaries that share the slots, each with a replica."""
+
+    def is_whole(self) -> bool:
         linked = [node for node in self.nodes if node.is_linked]
         known = all(_knows_all(node, len(self.nodes)) for node in self.nodes)
         return known and len(linked) == len(self.shards)

@@ -9,9 +9,8 @@ from typing import Any, Self
 
 import redis
 
-from support.polling import until
 from support.proxy import Proxy
-from support.replicas import FAILED_AFTER_MS, Node, Shard
+from support.replicas import FAILED_AFTER_MS, Group, Node, Shard
 from support.servers import Server
 
 SERVICE = "mymaster"
@@ -80,7 +79,7 @@ class Sentinel(Server):
         return known and state["flags"] == "master"
 
 
-class Watched:
+class Watched(Group):
     """A primary, a replica, and the sentinels that watch them.
 
     Attributes:
@@ -88,7 +87,8 @@ class Watched:
     """
 
     def __init__(self, shard: Shard, sentinels: list[Sentinel]) -> None:
-        self.shard, self.sentinels = shard, sentinels
+        super().__init__([shard])
+        self.sentinels = sentinels
         self.servers = [node.server for node in shard.nodes]
 
     def url(self, *, scheme: str = "redis", who: str = "", query: str = "") -> str:
@@ -101,13 +101,10 @@ class Watched:
         ports = {int(sentinel.state().get("port", 0)) for sentinel in running}
         return ports.pop() if len(ports) == 1 else 0
 
-    def await_whole(self) -> None:
-        """Wait until the sentinels agree on the primary, and its replica is in step."""
-        until(self._is_whole, "the sentinels agree on the primary")
-
-    def _is_whole(self) -> bool:
-        primary = self.shard.find_primary()
-        is_linked = any(node.is_linked for node in self.shard.nodes)
+    def is_whole(self) -> bool:
+        (shard,) = self.shards
+        primary = shard.find_primary()
+        is_linked = any(node.is_linked for node in shard.nodes)
         return bool(primary and is_linked and all(s.agrees(primary.port) for s in self.sentinels))
 
 

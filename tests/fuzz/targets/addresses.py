@@ -125,24 +125,4 @@ def _mutate(data: bytes, dice: Random) -> bytes:
     return url + b"\n" + params
 
 
-TARGET = Target(
-    run,
-    _seeds,
-    _mutate,
-    (
-        "redis://",
-        "rediss://",
-        "unix://",
-        "redis+cluster://",
-        "redis+sentinel://",
-        "?sentinel_ssl=",
-        "/main",
-        f":{SECRET}@",
-        "?db=",
-        "&",
-        "ssl_cert_reqs",
-        "[::1]",
-        "%2F",
-    ),
-    max_length=6_000,
-)
+TARGET = Target(run, _seeds, _mutate, max_length=6_000)

@@ -158,9 +158,4 @@ def _request_seeds() -> Iterator[bytes]:
 
 
 CLAIMS = Target(run_claims, _claim_seeds, json_text)
-REQUESTS = Target(
-    run_request,
-    _request_seeds,
-    json_text,
-    ("_class", "scrapy.http:FormRequest", "support.stored_requests:Colour", "namedtuple", "enum"),
-)
+REQUESTS = Target(run_request, _request_seeds, json_text)
