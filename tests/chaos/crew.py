@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from support.nursery import Nursery
+from support.nursery import shared_nursery
+from support.paths import PROJECT
 
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
@@ -16,23 +17,31 @@ class Crew:
     """Crawlers under the same settings; `start` and `kill` know them by number, from 0 on.
 
     Args:
-        nursery: where they come from.
         size: how many there are.
         settings: of each of them.
         logs: directory for a log of each.
         name: what the logs begin with.
+        command: of Scrapy's.
+        directory: in which they run.
     """
 
     def __init__(
-        self, nursery: Nursery, size: int, settings: Mapping[str, object], logs: Path, name: str
+        self,
+        size: int,
+        settings: Mapping[str, object],
+        logs: Path,
+        name: str,
+        *,
+        command: Sequence[str] = ("crawl", "links"),
+        directory: Path = PROJECT,
     ) -> None:
-        self._nursery = nursery
-        self._arguments = ["crawl", "links"]
+        self._nursery, self._directory = shared_nursery(), directory
+        self._arguments = [*command]
         for setting, value in settings.items():
             text = json.dumps(value) if isinstance(value, dict) else str(value)
             self._arguments += ["-s", f"{setting}={text}"]
         self._logs = [logs / f"{name}-{number}.log" for number in range(size)]
-        self._pids = [nursery.start(self._arguments, log) for log in self._logs]
+        self._pids = [self._launch(log) for log in self._logs]
         #: Processes that were killed.
         self.killed: list[int] = []
 
@@ -41,7 +50,10 @@ class Crew:
 
     def start(self, number: int) -> None:
         """Start a crawler that has ended anew."""
-        self._pids[number] = self._nursery.start(self._arguments, self._logs[number])
+        self._pids[number] = self._launch(self._logs[number])
+
+    def _launch(self, log: Path) -> int:
+        return self._nursery.start(self._arguments, log, self._directory)
 
     def kill(self, number: int) -> bool:
         """Kill -9 a crawler; return whether it was running."""

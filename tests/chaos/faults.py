@@ -13,6 +13,8 @@ from support.outages import killed, replica, stalled, struck
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server
 
+from chaos.crew import Crew
+
 #: What is acknowledged survives a kill -9 of the server. Under "everysec" it may not: while a sync
 #: is under way, what is to be written waits in the server for up to two seconds.
 AOF = ("--appendonly", "yes", "--appendfsync", "no")
@@ -32,17 +34,7 @@ class Victims(Protocol):
     def proxy(self) -> Proxy | None: ...
 
     @property
-    def crew(self) -> "Killable": ...
-
-
-class Killable(Protocol):
-    """The crawlers: one of them is killed, and may be started anew."""
-
-    def kill(self, number: int) -> bool: ...
-
-    def start(self, number: int) -> None: ...
-
-    def __len__(self) -> int: ...
+    def crew(self) -> Crew: ...
 
 
 Inflict = Callable[[Victims, float], AbstractContextManager[None]]

@@ -16,13 +16,15 @@ from multiprocessing import get_context
 from multiprocessing.util import Finalize
 from pathlib import Path
 
+from example_site.build import Site
 from rich.console import Console
-from support.servers import find_servers
+from support.nursery import close_shared_nursery
 
 from chaos.outcome import Outcome
 from chaos.schedule import SINGLE, Schedule, kinds_on
+from chaos.site import STORIES
 from chaos.stands import STANDS
-from chaos.trial import REMEMBER, Lab, Trial
+from chaos.trial import Trial
 
 console = Console(width=110)
 
@@ -41,14 +43,15 @@ class Task:
 
 # -- in the processes that run the trials --
 
-_labs: list[Lab] = []
+_sites: list[Site] = []
 
 
-def open_lab() -> None:
+def begin() -> None:
     """Prepare this process for trials."""
-    lab = Lab({name: binary for name, binary in find_servers().items() if binary})
-    _labs.append(lab)
-    Finalize(lab, lab.__exit__, exitpriority=10)
+    directory = tempfile.TemporaryDirectory(prefix="chaos-site-")
+    _sites.append(Site.build(Path(directory.name), STORIES))
+    Finalize(None, close_shared_nursery, exitpriority=10)
+    Finalize(None, directory.cleanup, exitpriority=5)
 
 
 def run_task(task: Task) -> Outcome:
@@ -56,7 +59,7 @@ def run_task(task: Task) -> Outcome:
     schedule = Schedule.random(task.kind, task.seed, task.stand)
     with tempfile.TemporaryDirectory(prefix="chaos-trial-") as directory:
         logs = Path(directory)
-        trial = Trial(_labs[0], schedule, task.remember, logs, task.settings)
+        trial = Trial(_sites[0], schedule, task.remember, logs, task.settings)
         try:
             outcome = trial.run()
         except Exception:
@@ -83,7 +86,7 @@ def keep(logs: Path, schedule: Schedule, outcome: Outcome, failures: Path) -> No
 def run_all(tasks: list[Task], jobs: int, deadline: float) -> Iterator[Outcome]:
     """Run tasks in several processes; begin none after the deadline."""
     waiting = iter(tasks)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), open_lab) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), begin) as pool:
         running: set[Future[Outcome]] = set()
         while True:
             if time.monotonic() < deadline:
@@ -126,7 +129,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--kinds", help="of faults, with commas; all that the stand has by default")
     add("--schedules", type=int, default=5, help="how many of each kind")
     add("--seed", type=int, default=1, help="number of the first schedule of each kind")
-    add("--remember", choices=list(REMEMBER), default="crawled", help="BLOOM_REMEMBER")
+    add("--remember", choices=["crawled", "scheduled"], default="crawled", help="BLOOM_REMEMBER")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting")
     add("--minutes", type=float, default=1e6, help="begin no schedule after so many")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="schedules at once")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 
-from example_site.build import Site
+from example_site.build import Truth
 from example_site.serve import SiteServer
 
 from chaos.schedule import CLUSTER, SENTINEL, SINGLE
@@ -49,26 +49,6 @@ def serve_slowly(directory: Path) -> Iterator[SlowSite]:
         thread.join()
 
 
-@dataclass(frozen=True)
-class Pages:
-    """What plain Scrapy, without scrapy-bloom, brings home from the site.
-
-    Args:
-        fetched: every page it fetches.
-        scraped: the stories it scrapes.
-        hubs: of the pages, those that every run and every crawler fetches: listings, robots.txt.
-    """
-
-    fetched: frozenset[str]
-    scraped: frozenset[str]
-    hubs: frozenset[str]
-
-    @property
-    def lasting(self) -> frozenset[str]:
-        """The pages that are to be fetched once."""
-        return self.fetched - self.hubs
-
-
 @dataclass
 class Tally:
     """What several crawlers have brought home from the site, over any number of runs.
@@ -81,10 +61,10 @@ class Tally:
     fetched: Counter[str] = field(default_factory=Counter)
     testimony: Testimony = field(default_factory=Testimony)
 
-    def hidden(self, pages: Pages) -> list[str]:
+    def hidden(self, truth: Truth) -> list[str]:
         """Return the pages that were never fetched, and the stories that were but got lost then."""
         return sorted(
-            (pages.fetched - self.fetched.keys()) | (pages.scraped - self.testimony.scraped)
+            (truth.crawl() - self.fetched.keys()) | (truth.stories - self.testimony.scraped)
         )
 
     def orphans(self, hidden: list[str], killed: list[int]) -> list[str]:
@@ -92,24 +72,19 @@ class Tally:
         held = self.testimony.held
         return [page for page in hidden if held.get(page) and held[page] <= set(killed)]
 
-    def again(self, pages: Pages) -> dict[str, int]:
+    def again(self, truth: Truth) -> dict[str, int]:
         """Return how often pages were fetched again that are to be fetched once."""
         return {
-            page: self.fetched[page] - 1 for page in sorted(pages.lasting) if self.fetched[page] > 1
+            page: self.fetched[page] - 1 for page in sorted(truth.lasting) if self.fetched[page] > 1
         }
 
-    def alone(self, pages: Pages) -> int:
+    def alone(self, truth: Truth) -> int:
         """Return how often a process asked for a page again that is to be fetched once."""
         asked = self.testimony.asked.values()
         return sum(
-            count - 1 for one in asked for page, count in one.items() if page in pages.lasting
+            count - 1 for one in asked for page, count in one.items() if page in truth.lasting
         )
 
-    def asked(self, pid: int, pages: Pages) -> int:
+    def asked(self, pid: int, truth: Truth) -> int:
         """Return how many pages a process asked for that are to be fetched once."""
-        return len(self.testimony.asked.get(pid, Counter()).keys() & pages.lasting)
-
-
-def build(directory: Path) -> Site:
-    """Write the site."""
-    return Site.build(directory, count=STORIES)
+        return len(self.testimony.asked.get(pid, Counter()).keys() & truth.lasting)

@@ -2,22 +2,14 @@
 
 import shutil
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
-from random import Random
 from typing import Self
 
 from support.polling import until
 from support.proxy import Proxy
-from support.replicated import (
-    Cluster,
-    Node,
-    SentinelGroup,
-    Shard,
-    start_replicated_cluster,
-    start_sentinels,
-)
-from support.sentinels import SERVICE, Sentinel
+from support.replicas import Group, Node, Shard, start_replicated_cluster
+from support.sentinels import SERVICE, Sentinel, Watched, start_sentinels
 from support.servers import Server
 
 from chaos.schedule import CLUSTER, SENTINEL, SINGLE
@@ -33,16 +25,14 @@ class Stand:
         binary: of the server.
         options: of each server.
         proxied: whether the crawlers go through proxies.
-        seed: of what the proxies do.
 
     Attributes:
         server: what the next fault harms.
         proxy: before that server, if there is one.
     """
 
-    def __init__(self, binary: str, options: Sequence[str], *, proxied: bool, seed: int) -> None:
+    def __init__(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
         self._stack = ExitStack()
-        self._seed = seed
         try:
             self._start(binary, options, proxied=proxied)
         except BaseException:
@@ -53,7 +43,7 @@ class Stand:
         self.server = self._stack.enter_context(Server(binary, *options))
         self.proxy: Proxy | None = None
         if proxied:
-            self.proxy = self._stack.enter_context(Proxy(self.server.port, rng=Random(self._seed)))
+            self.proxy = self._stack.enter_context(Proxy(self.server.port))
 
     def __enter__(self) -> Self:
         return self
@@ -104,13 +94,27 @@ class ReplicatedStand(Stand):
     """
 
     shard: Shard
-    #: The server that is harmed, and the one that replaces it.
+    _group: Group
+    #: The server that is harmed.
     _primary: Node
 
-    def _seed_proxies(self, nodes: Sequence[Node]) -> None:
-        for number, node in enumerate(nodes):
-            if node.proxy:
-                node.proxy.rng = Random(f"{self._seed}:{number}")
+    @property
+    def servers(self) -> list[Server]:
+        return [node.server for node in self._group.nodes]
+
+    @property
+    def primaries(self) -> list[Server]:
+        return self._group.primaries()
+
+    def aim(self, level: float) -> None:
+        shards = self._group.shards
+        self.aim_at(shards[int(level * 1_000) % len(shards)])
+
+    def settle(self) -> None:
+        self._group.await_whole()
+
+    def promotions(self) -> int:
+        return sum(node.promotions() for node in self._group.nodes)
 
     def aim_at(self, shard: Shard) -> None:
         """Aim at the primary of a shard."""
@@ -138,75 +142,47 @@ class ClusterStand(ReplicatedStand):
     """A cluster of three primaries with a replica each; a fault harms one of the primaries."""
 
     def _start(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
-        start: AbstractContextManager[Cluster]
         start = start_replicated_cluster(binary, *options, proxied=proxied)
-        self.cluster = self._stack.enter_context(start)
-        self._seed_proxies(self.cluster.nodes)
+        self._group = self._stack.enter_context(start)
         self.aim(0)
 
     @property
     def settings(self) -> dict[str, object]:
-        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.cluster.nodes[:3])
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self._group.nodes[:3])
         return {"BLOOM_REDIS_URL": f"redis+cluster://{hosts}"}
-
-    @property
-    def servers(self) -> list[Server]:
-        return [node.server for node in self.cluster.nodes]
-
-    @property
-    def primaries(self) -> list[Server]:
-        return self.cluster.primaries()
-
-    def aim(self, level: float) -> None:
-        shards = self.cluster.shards
-        self.aim_at(shards[int(level * 1_000) % len(shards)])
 
     def command_failover(self, *words: str) -> None:
         with self.shard.replica().server.client() as client:
             client.execute_command("CLUSTER", "FAILOVER", *words)
 
-    def settle(self) -> None:
-        self.cluster.await_whole()
-
     def calm(self) -> None:
         super().calm()
-        for node in self.cluster.nodes:
+        for node in self._group.nodes:
             node.configure("cluster-node-timeout", NEVER)
         self.settle()
-
-    def promotions(self) -> int:
-        return sum(node.promotions() for node in self.cluster.nodes)
 
 
 class SentinelStand(ReplicatedStand):
     """A primary and its replica, and three sentinels."""
 
+    _group: Watched
+
     def _start(self, binary: str, options: Sequence[str], *, proxied: bool) -> None:
-        start: AbstractContextManager[SentinelGroup]
         start = start_sentinels(binary, *options, proxied=proxied)
-        self.group = self._stack.enter_context(start)
-        self._seed_proxies(self.group.shard.nodes)
+        self._group = self._stack.enter_context(start)
         self.aim(0)
 
     @property
     def settings(self) -> dict[str, object]:
-        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
-        return {"BLOOM_REDIS_URL": f"redis+sentinel://{hosts}/{SERVICE}"}
+        return {"BLOOM_REDIS_URL": self._group.url()}
 
     @property
     def sentinels(self) -> list[Sentinel]:
-        return self.group.sentinels
+        return self._group.sentinels
 
     @property
     def servers(self) -> list[Server]:
-        return [*(node.server for node in self.group.shard.nodes), *self.sentinels]
-
-    @property
-    def primaries(self) -> list[Server]:
-        return [self.group.shard.primary().server]
-
-    def aim(self, level: float) -> None:
-        self.aim_at(self.group.shard)
+        return [*super().servers, *self.sentinels]
 
     def follow(self) -> None:
         (other,) = (node for node in self.shard.nodes if node is not self._primary)
@@ -217,18 +193,12 @@ class SentinelStand(ReplicatedStand):
         with self.sentinels[0].client() as client:
             client.execute_command("SENTINEL", "FAILOVER", SERVICE)
 
-    def settle(self) -> None:
-        self.group.await_whole()
-
     def calm(self) -> None:
         super().calm()
         for sentinel in self.sentinels:
             with sentinel.client() as client:
                 client.sentinel_set(SERVICE, "down-after-milliseconds", NEVER)
         self.settle()
-
-    def promotions(self) -> int:
-        return sum(node.promotions() for node in self.group.shard.nodes)
 
 
 STANDS: dict[str, type[Stand]] = {

@@ -1,47 +1,36 @@
 """The short form: one seeded schedule of a kind. `make chaos` runs as many as there is time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.servers import SERVERS
+from example_site.build import Site
 
-from chaos.outcome import Outcome
 from chaos.schedule import CLUSTER, SENTINEL, SINGLE, Schedule, kinds_on
-from chaos.trial import Lab, Trial
+from chaos.site import STORIES
+from chaos.trial import Trial
 
 SEED = 1
-#: One of the network, of the server, of the crawlers, and all at once. The others are slow.
-OFTEN = {"drop_after", "server_kill_aof", "crawler_kill", "mixed"}
-#: A node killed, and one whose replica lags; slots that move; a primary that learns late.
-REPLACED = [(CLUSTER, "failover_lag"), (CLUSTER, "slots_move"), (SENTINEL, "failover_stall")]
+#: All faults of one server's; a node whose replica lags; a primary that learns late. The others
+#: are slow.
+OFTEN = [(SINGLE, "mixed"), (CLUSTER, "failover_lag"), (SENTINEL, "failover_stall")]
+SELDOM = [
+    *((SINGLE, kind) for kind in kinds_on(SINGLE) if kind != "mixed"),
+    (CLUSTER, "slots_move"),
+]
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab(SERVERS) as lab:
-        yield lab
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site.build(tmp_path_factory.mktemp("site"), STORIES)
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[] if kind in OFTEN else pytest.mark.slow)
-        for kind in kinds_on(SINGLE)
-    ],
+    ("stand", "kind"), [*OFTEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in SELDOM)]
 )
-def test_no_page_is_hidden_whatever_happens(lab: Lab, tmp_path: Path, kind: str) -> None:
-    judge(Trial(lab, Schedule.random(kind, SEED), "crawled", tmp_path).run())
-
-
-@pytest.mark.parametrize(("stand", "kind"), REPLACED)
-def test_no_page_is_hidden_when_servers_replace_each_other(
-    lab: Lab, tmp_path: Path, stand: str, kind: str
+def test_no_page_is_hidden_whatever_happens(
+    site: Site, tmp_path: Path, stand: str, kind: str
 ) -> None:
-    judge(Trial(lab, Schedule.random(kind, SEED, stand), "crawled", tmp_path).run())
-
-
-def judge(outcome: Outcome) -> None:
+    outcome = Trial(site, Schedule.random(kind, SEED, stand), "crawled", tmp_path).run()
     assert not outcome.broken
     assert outcome.struck
     assert outcome.hidden == outcome.excused
@@ -51,9 +40,10 @@ def judge(outcome: Outcome) -> None:
     assert outcome.alone <= outcome.most_alone, "a process fetches again what it fetched itself"
 
 
-def test_the_suite_finds_what_marking_at_scheduling_hides(lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_suite_finds_what_marking_at_scheduling_hides(site: Site, tmp_path: Path) -> None:
     """Otherwise the other test would show nothing."""
-    outcome = Trial(lab, Schedule.random("crawler_kill", SEED), "scheduled", tmp_path).run()
+    outcome = Trial(site, Schedule.random("crawler_kill", SEED), "scheduled", tmp_path).run()
     assert outcome.struck
     assert outcome.hidden
     assert outcome.quiet

@@ -13,6 +13,8 @@ from support.servers import SERVERS, Server
 
 from chaos.faults import AOF, INFLICT, write_launcher
 
+KEYS = 100
+
 
 @pytest.fixture
 def victims(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
@@ -20,7 +22,7 @@ def victims(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     binary = SERVERS[Random(request.node.name).choice(sorted(SERVERS))]
     with Server(write_launcher(binary, tmp_path), *AOF) as server:
         with server.client() as client:
-            for number in range(100):
+            for number in range(KEYS):
                 client.set(f"key:{number}", "x" * 10_000)
         yield SimpleNamespace(server=server, evicted=0)
 
@@ -30,45 +32,25 @@ def write(server: Server) -> None:
         client.set("written", "x" * 100)
 
 
-@pytest.mark.parametrize(
-    ("fault", "error", "message"),
-    [
-        ("server_kill", redis.ConnectionError, "refused"),
-        ("stall", redis.TimeoutError, "[Tt]imeout"),
-        ("out_of_memory", redis.RedisError, "maxmemory"),
-        ("disk_full", redis.RedisError, "MISCONF"),
-        ("read_only", redis.RedisError, "read only replica"),
-    ],
-)
-def test_the_server_refuses_until_it_is_mended(
-    victims: Any, fault: str, error: type[Exception], message: str
-) -> None:
+def test_the_server_refuses_until_it_is_mended(victims: Any) -> None:
+    refusing = {
+        "server_kill": (redis.ConnectionError, "refused"),
+        "stall": (redis.TimeoutError, "[Tt]imeout"),
+        "out_of_memory": (redis.RedisError, "maxmemory"),
+        "disk_full": (redis.RedisError, "MISCONF"),
+        "read_only": (redis.RedisError, "read only replica"),
+    }
     until_it_works(lambda: write(victims.server), redis.RedisError)
-    with INFLICT[fault](victims, 0.5):
-        if fault == "disk_full":
-            write(victims.server)  # fills it, which is noticed by the next one
-        with pytest.raises(error, match=message):
-            write(victims.server)
-    until_it_works(lambda: write(victims.server), redis.RedisError)
+    for fault, (error, message) in refusing.items():
+        with INFLICT[fault](victims, 0.5):
+            if fault == "disk_full":
+                write(victims.server)  # fills it, which is noticed by the next one
+            with pytest.raises(error, match=message):
+                write(victims.server)
+        until_it_works(lambda: write(victims.server), redis.RedisError)
 
 
-def test_keys_are_evicted(victims: Any) -> None:
-    before = keys(victims.server)
-    with INFLICT["evict"](victims, 0.5):
-        until(lambda: keys(victims.server) < before * 0.8, "keys are evicted")
-    assert victims.evicted == before - keys(victims.server)
-    write(victims.server)
-
-
-@pytest.mark.parametrize(("fault", "kept"), [("server_kill", 100), ("flushall", 0)])
-def test_what_is_kept(victims: Any, fault: str, kept: int) -> None:
-    """The server has an append-only file here."""
-    with INFLICT[fault](victims, 0.5):
-        pass
-    assert keys(victims.server) == kept
-
-
-def test_scripts_and_connections_are_lost(victims: Any) -> None:
+def test_what_is_lost_with_the_server_and_without(victims: Any) -> None:
     with victims.server.client(single_connection_client=True) as client:
         sha = client.script_load("return 1")
         assert client.script_exists(sha) == [True]
@@ -76,6 +58,15 @@ def test_scripts_and_connections_are_lost(victims: Any) -> None:
             assert client.script_exists(sha) == [False]
         with INFLICT["client_kill"](victims, 0.5), pytest.raises(redis.ConnectionError):
             client.ping()
+    with INFLICT["server_kill"](victims, 0.5):
+        pass
+    assert keys(victims.server) == KEYS  # it has an append-only file here
+    with INFLICT["evict"](victims, 0.5):
+        until(lambda: keys(victims.server) < KEYS * 0.8, "keys are evicted")
+    assert victims.evicted == KEYS - keys(victims.server)
+    write(victims.server)
+    with INFLICT["flushall"](victims, 0.5):
+        assert keys(victims.server) == 0
 
 
 def keys(server: Server) -> int:

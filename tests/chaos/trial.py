@@ -1,90 +1,48 @@
 """One trial: three crawlers, a schedule of faults, then runs without faults until all is quiet."""
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import Self
 
-from support.crawling import PLAIN_SCRAPY
-from support.nursery import Nursery
+from example_site.build import Site
 from support.proxy import Proxy
-from support.servers import Server
+from support.servers import SERVERS, Server
 
 from chaos.crew import Crew
 from chaos.failovers import KEY
 from chaos.faults import OPTIONS, write_launcher
 from chaos.outcome import CONCURRENT_REQUESTS, CRAWLERS, Outcome
 from chaos.play import HungError, Play, await_end, await_first_pages
-from chaos.schedule import CLUSTER, SENTINEL, SINGLE, Schedule
-from chaos.site import SLOW, Pages, SlowSite, Tally, build, serve_slowly
+from chaos.schedule import Schedule
+from chaos.site import SLOW, SlowSite, Tally, serve_slowly
 from chaos.stands import STANDS, Stand
 from chaos.witness import Testimony
-from scrapy_bloom.settings import SETTINGS
 
 #: Runs without faults, after which a crawl that is still not quiet has failed.
 MOST_RUNS = 6
-#: Seconds between heartbeats, by stand: a crawler that is silent for twice as long counts as dead.
-#: While servers replace each other, heartbeats cannot be written.
-HEARTBEAT = {SINGLE: 1.0, CLUSTER: 4.0, SENTINEL: 4.0}
+#: Seconds between heartbeats: a crawler that is silent for twice as long counts as dead. On a busy
+#: machine, or while servers replace each other, heartbeats come late.
+HEARTBEAT = 4.0
 #: BLOOM_TIMEOUT of runs with faults, and of those without, however busy the machine is.
 TIMEOUT, PATIENCE = 0.4, 30.0
 
-COMMON = {
+SETTINGS: dict[str, object] = {
     "CONCURRENT_REQUESTS": CONCURRENT_REQUESTS,
     "TELNETCONSOLE_ENABLED": False,
     "EXTENSIONS": {"chaos.witness.Witness": 500},
+    "BLOOM_KEY": KEY,
+    "BLOOM_TIMEOUT": TIMEOUT,
+    "BLOOM_HEARTBEAT": HEARTBEAT,
+    "BLOOM_RECRAWL_AFTER": "1 year",
 }
-BLOOM = {"BLOOM_KEY": KEY, "BLOOM_TIMEOUT": TIMEOUT, "BLOOM_RECRAWL_AFTER": "1 year"}
-#: By `BLOOM_REMEMBER`.
-REMEMBER: dict[str, dict[str, object]] = {
-    "scheduled": {"BLOOM_REMEMBER": "scheduled"} if "BLOOM_REMEMBER" in SETTINGS else {},
-    "crawled": {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": HEARTBEAT[SINGLE]},
-}
-
-
-class Lab:
-    """What trials share: the site, what is to be found on it, and the nursery."""
-
-    def __init__(self, servers: Mapping[str, str]) -> None:
-        self.servers = servers
-        self._stack = ExitStack()
-        self._directory = Path(tempfile.mkdtemp(prefix="chaos-"))
-        self._stack.callback(shutil.rmtree, self._directory)
-        try:
-            self.site = build(self._directory / "site")
-            self.nursery = self._stack.enter_context(Nursery())
-            self.pages = self._survey()
-        except BaseException:
-            self._stack.close()
-            raise
-
-    def _survey(self) -> Pages:
-        """Crawl the site with Scrapy as it comes."""
-        with serve_slowly(self.site.directory) as web:
-            seen = self._directory / "scraped"
-            settings = {**COMMON, **PLAIN_SCRAPY, "SITE_URL": web.url, "WITNESS_FILE": seen}
-            crew = Crew(self.nursery, 1, settings, self._directory, "plain")
-            await_end(crew)
-            assert crew.exit_codes == [0]
-            fetched = frozenset(web.hits())
-        hubs = fetched & (self.site.truth().hubs | {"/robots.txt"})
-        return Pages(fetched, Testimony.read(seen).scraped, hubs)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
 
 class Trial:
     """Servers and a site of its own, and what happens on them.
 
     Args:
-        lab: what trials share.
+        site: that is crawled.
         schedule: the faults.
         remember: `BLOOM_REMEMBER`.
         logs: directory for the crawlers' logs and the servers'.
@@ -97,20 +55,17 @@ class Trial:
 
     def __init__(
         self,
-        lab: Lab,
+        site: Site,
         schedule: Schedule,
         remember: str,
         logs: Path,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self.lab = lab
+        self.site, self.truth = site, site.truth()
         self.schedule = schedule
         self.logs = logs
-        self.settings = {**COMMON, **BLOOM, **REMEMBER[remember]}
-        if remember == "crawled":
-            self.settings["BLOOM_HEARTBEAT"] = HEARTBEAT[schedule.stand]
-        self.settings |= settings or {}
-        server = Random(f"{schedule.kind}:{schedule.seed}").choice(sorted(lab.servers))
+        self.settings = {**SETTINGS, "BLOOM_REMEMBER": remember, **(settings or {})}
+        server = Random(f"{schedule.kind}:{schedule.seed}").choice(sorted(SERVERS))
         self.outcome = Outcome(schedule.kind, schedule.seed, server, remember, stand=schedule.stand)
 
     @property
@@ -126,7 +81,7 @@ class Trial:
     def run(self) -> Outcome:
         """Crawl with faults, then without; return what became of it."""
         with ExitStack() as stack:
-            web = stack.enter_context(serve_slowly(self.lab.site.directory))
+            web = stack.enter_context(serve_slowly(self.site.directory))
             self.stand = stack.enter_context(self._make_stand())
             self.settings |= {"SITE_URL": web.url, "WITNESS_FILE": self.logs / "witness"}
             self.settings |= self.stand.settings
@@ -143,26 +98,25 @@ class Trial:
         return self.outcome
 
     def _conclude(self, tally: Tally) -> None:
-        pages, outcome = self.lab.pages, self.outcome
-        outcome.lasting = len(pages.lasting)
-        outcome.judge_hidden(tally, tally.hidden(pages), self.crew.killed)
-        outcome.again = tally.again(pages)
-        outcome.alone = tally.alone(pages)
-        outcome.killed = [tally.asked(pid, pages) for pid in self.crew.killed]
+        truth, outcome = self.truth, self.outcome
+        outcome.lasting = len(truth.lasting)
+        outcome.judge_hidden(tally, tally.hidden(truth), self.crew.killed)
+        outcome.again = tally.again(truth)
+        outcome.alone = tally.alone(truth)
+        outcome.killed = [tally.asked(pid, truth) for pid in self.crew.killed]
 
     def _make_stand(self) -> Stand:
-        binary = write_launcher(self.lab.servers[self.outcome.server], self.logs)
+        binary = write_launcher(SERVERS[self.outcome.server], self.logs)
         options = [OPTIONS.get(event.fault, ()) for event in self.schedule.events]
         return STANDS[self.schedule.stand](
             binary,
             max(options, key=len, default=()),
             proxied=self.schedule.proxied,
-            seed=self.schedule.seed,
         )
 
     def _crawl_with_faults(self, web: SlowSite) -> None:
         web.slow = SLOW[self.schedule.stand]
-        self.crew = Crew(self.lab.nursery, CRAWLERS, self.settings, self.logs, "faults")
+        self.crew = Crew(CRAWLERS, self.settings, self.logs, "faults")
         await_first_pages(self.crew, web)
         play = Play(self.schedule, self, self.crew, web.hurry)
         try:
@@ -185,9 +139,9 @@ class Trial:
         while self.outcome.runs < MOST_RUNS and not done:
             self.outcome.runs += 1
             before = web.hits()
-            crew = Crew(self.lab.nursery, 1, settings, self.logs, f"run-{self.outcome.runs}")
+            crew = Crew(1, settings, self.logs, f"run-{self.outcome.runs}")
             await_end(crew)
-            found = (web.hits() - before).keys() & self.lab.pages.lasting
+            found = (web.hits() - before).keys() & self.truth.lasting
             self.outcome.quiet = not found and not self._pending()
             self.outcome.endless = self._endless()
             if crew.exit_codes != [0]:

@@ -4,17 +4,13 @@ It keeps what it learns: the next run begins with the corpus of the last one.
 """
 
 import argparse
-import json
 import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from support.paths import ROOT
 
 from fuzz.targets import TARGETS
@@ -24,79 +20,35 @@ console = Console()
 SHOWN = 2_000
 
 
-@dataclass
-class Result:
-    """What fuzzing a target has shown.
-
-    Attributes:
-        inputs: that were tried in this run.
-        corpus: inputs that are kept, because each reaches something else.
-        lines: of the parser's modules, without those that run when they are imported.
-        missing: those that the corpus does not reach, by module.
-        found: inputs with an error that the parser does not document, or that take too long.
-    """
-
-    inputs: int = 0
-    corpus: int = 0
-    lines: int = 0
-    missing: dict[str, list[int]] = field(default_factory=dict)
-    found: list[Path] = field(default_factory=list)
-
-    @property
-    def reached(self) -> int:
-        """Lines that the corpus reaches."""
-        return self.lines - sum(map(len, self.missing.values()))
-
-
-def fuzz(name: str, directory: Path, runs: int, seconds: int) -> Result:
-    """Fuzz a target; return what that has shown."""
+def fuzz(name: str, directory: Path, runs: int, seconds: int) -> list[Path]:
+    """Fuzz a target; return inputs with an error that is not documented, or that take too long."""
     own = directory / name
     own.mkdir(parents=True, exist_ok=True)
     log = own / "log"
     with log.open("wb") as output:
-        arguments = [name, str(own), str(runs), str(seconds)]
-        done = _python("fuzz.worker", *arguments, stdout=output, stderr=subprocess.STDOUT)
+        command = [sys.executable, "-m", "fuzz.worker", name, str(own), str(runs), str(seconds)]
+        # Hashes of text have one order each time: an input that fails fails again.
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        done = subprocess.run(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+        )
     text = log.read_text(errors="replace")
     counts = re.findall(r"stat::number_of_executed_units: +(\d+)", text)
     found = sorted(path for path in (own / "found").glob("*") if path.suffix != ".txt")
     if not counts or (done.returncode and not found):
         raise SystemExit(f"{name} cannot be fuzzed: see {log}\n{text[-2_000:]}")
-    reach = _python("fuzz.reach", name, str(own / "corpus"), stdout=subprocess.PIPE)
-    measured = json.loads(reach.stdout)
-    return Result(
-        int(counts[-1]), measured["inputs"], measured["lines"], measured["missing"], found
-    )
+    kept = len([*(own / "corpus").iterdir()])
+    say(f"{name}: {int(counts[-1]):,} inputs, {kept:,} kept, {len(found)} found")
+    return found
 
 
-def _python(
-    module: str, *arguments: str, **streams: object
-) -> "subprocess.CompletedProcess[bytes]":
-    # Hashes of text have one order each time: an input that fails fails again.
-    environment = os.environ | {"PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, env=environment, check=False, **streams)  # type: ignore[call-overload, no-any-return]
-
-
-def report(results: dict[str, Result], *, missing: bool) -> None:
-    """Print a table, and each finding with the command that repeats it."""
-    table = Table("target", "inputs", "kept", "lines reached", "found")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, result in results.items():
-        share = f"{result.reached:,} of {result.lines:,} ({result.reached / result.lines:.0%})"
-        table.add_row(
-            name, f"{result.inputs:,}", f"{result.corpus:,}", share, str(len(result.found))
-        )
-    console.print(table)
-    for name, result in results.items():
-        if missing:
-            say(*(f"{module} not reached: {lines}" for module, lines in result.missing.items()))
-        for path in result.found:
-            say("", f"{name}: {path.name}", repr(path.read_bytes()[:SHOWN]))
-            details = path.with_suffix(".txt")
-            if details.exists():
-                say(details.read_text())
-            say(f"Repeat it: make fuzz FUZZ='--target {name} --input {path}'")
+def report(name: str, path: Path) -> None:
+    """Print a finding, with the command that repeats it."""
+    say("", f"{name}: {path.name}", repr(path.read_bytes()[:SHOWN]))
+    details = path.with_suffix(".txt")
+    if details.exists():
+        say(details.read_text())
+    say(f"Repeat it: make fuzz FUZZ='--target {name} --input {path}'")
 
 
 def say(*lines: str) -> None:
@@ -113,7 +65,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, metavar="N", help="for each target; default: 60")
     parser.add_argument("--directory", type=Path, default=ROOT / ".fuzz", help="default: .fuzz")
     parser.add_argument("--input", type=Path, metavar="FILE", help="try this input, and no other")
-    parser.add_argument("--missing", action="store_true", help="print the lines not reached")
     options = parser.parse_args()
     names = options.target or [*TARGETS]
     if options.input:
@@ -122,12 +73,12 @@ def main() -> int:
         return 0
     # With neither limit, a minute; with a number of inputs, as long as they take.
     seconds = options.seconds or (60 if options.runs < 0 else 0)
-    results = {
-        name: fuzz(name, options.directory.resolve(), options.runs, seconds)
-        for name in track(names, description="fuzzing", console=console)
-    }
-    report(results, missing=options.missing)
-    return int(any(result.found for result in results.values()))
+    findings = 0
+    for name in names:
+        for path in fuzz(name, options.directory.resolve(), options.runs, seconds):
+            findings += 1
+            report(name, path)
+    return int(findings > 0)
 
 
 if __name__ == "__main__":

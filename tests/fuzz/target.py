@@ -1,7 +1,7 @@
 """What a target is: a parser, and what its inputs look like."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 #: Returns a changed input that is of the same format, as far as that goes.
@@ -18,15 +18,11 @@ class Target:
         run: passes an input to the parser, and checks what it returns. Only errors that the parser
             does not document leave it.
         seeds: returns inputs to begin with: made by the product's own encoders, and hostile ones.
-        modules: of the parser.
         mutate: changes an input.
-        tokens: words of the format.
         max_length: of an input.
     """
 
     run: Callable[[bytes], None]
     seeds: Callable[[], Iterable[bytes]]
-    modules: tuple[str, ...]
     mutate: Mutate
-    tokens: tuple[str, ...] = field(default=(), repr=False)
     max_length: int = 20_000

@@ -6,10 +6,12 @@ raises an error is kept, with the traceback.
 
 import argparse
 import logging
+import re
 import resource
 import sys
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from hashlib import sha1
 from pathlib import Path
@@ -25,6 +27,8 @@ from fuzz.target import Mutate, Target
 MEMORY = 512 << 20
 #: Seconds that an input may take.
 SECONDS = 20
+#: Words of seeds that mutations put in elsewhere, and how many of them.
+TOKEN, TOKENS = re.compile(rb"[\w.:/?&=%+-]{2,30}"), 300
 #: Share of the mutations that keep the format.
 STRUCTURED = 0.6
 
@@ -45,12 +49,14 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
     run = _recorder(target, found)
     limit_memory()
+    tokens = Counter[bytes]()
     for seed in target.seeds():
+        tokens.update(TOKEN.findall(seed[: target.max_length]))
         run(seed)  # libFuzzer cuts off what is longer than an input may be
         if len(seed) <= target.max_length:
             (corpus / sha1(seed).hexdigest()).write_bytes(seed)
     words = options.directory / "words"
-    words.write_text("".join(f'"{_escaped(token)}"\n' for token in ("{", *target.tokens)))
+    words.write_text("".join(f'"{_escaped(token)}"\n' for token, _ in tokens.most_common(TOKENS)))
     arguments = [
         sys.argv[0],
         f"-runs={options.runs}",
@@ -106,8 +112,8 @@ def _mutator(mutate: Mutate) -> Callable[[bytes, int, int], bytes]:
     return mutator
 
 
-def _escaped(token: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in token.encode())
+def _escaped(token: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in token)
 
 
 if __name__ == "__main__":

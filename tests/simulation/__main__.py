@@ -13,7 +13,6 @@ from functools import partial
 from multiprocessing import Pool, util
 
 from rich.console import Console
-from rich.progress import track
 from support.clock import FrozenServer
 from support.servers import SERVERS
 from twisted.logger import globalLogBeginner
@@ -92,14 +91,7 @@ def main() -> int:
             seeds = range(first, first + options.runs)
             results = pool.imap(run, seeds, chunksize=4)
             struck: Counter[str] = Counter()
-            shown = track(
-                results,
-                description=name,
-                total=len(seeds),
-                console=console,
-                disable=not console.is_terminal,
-            )
-            for result in shown:
+            for result in results:
                 struck.update(result.struck)
                 failed += bool(result.violations)
                 if result.violations and options.note:

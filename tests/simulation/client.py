@@ -1,4 +1,4 @@
-"""Redis clients in a simulated world, that block and that do not."""
+"""Clients of a server or a cluster in a simulated world, that block and that do not."""
 
 import asyncio
 from types import SimpleNamespace
@@ -32,6 +32,8 @@ class SimulatedClient(redis.Redis):
     def __init__(self, world: World, name: str, timeout: float) -> None:
         super().__init__(connection_pool=world.client.connection_pool)
         self.world, self.name, self.timeout = world, name, timeout
+        if world.nodes > 1:
+            self.nodes_manager = NODES
 
     def exchange(self, wave: Wave) -> Replies:
         """Send a wave, node by node; return the replies, with errors in their places."""
@@ -48,12 +50,6 @@ class SimulatedClient(redis.Redis):
         """Leave the connection open: it is the world's."""
 
 
-class SimulatedCluster(SimulatedClient):
-    """A client for a cluster."""
-
-    nodes_manager = NODES
-
-
 class AsyncSimulatedClient(redis.asyncio.Redis):
     """Sends commands through the world, and does not block.
 
@@ -65,6 +61,8 @@ class AsyncSimulatedClient(redis.asyncio.Redis):
     def __init__(self, world: World, name: str) -> None:
         super().__init__()
         self.world, self.name = world, name
+        if world.nodes > 1:
+            self.nodes_manager = NODES
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """There is nothing to close."""
@@ -72,12 +70,6 @@ class AsyncSimulatedClient(redis.asyncio.Redis):
     async def initialize(self) -> "AsyncSimulatedClient":
         """There is nothing to connect."""
         return self
-
-
-class AsyncSimulatedCluster(AsyncSimulatedClient):
-    """A client for a cluster that does not block."""
-
-    nodes_manager = NODES
 
 
 def exchange(driver: Driver, wave: Wave) -> Replies:
@@ -113,7 +105,7 @@ async def talk(
             replies.extend([error] * (len(commands) - len(replies)))
             done.set_result(None)
 
-    world.spawn(f"{client.name}'s batch", send, world.process, is_network=True)
+    world.spawn(send, world.process, is_network=True)
     try:
         await done
     except asyncio.CancelledError:

@@ -39,9 +39,7 @@ from scrapy_bloom.crawl.context import Runtime
 from scrapy_bloom.crawl.workers import Process
 from simulation.client import (
     AsyncSimulatedClient,
-    AsyncSimulatedCluster,
     SimulatedClient,
-    SimulatedCluster,
     exchange,
     talk,
 )
@@ -103,7 +101,7 @@ class Crawl:
         self._settings, self._shared_queue, self.slot = settings, shared_queue, spider
         self.must_stop, self.owner, self.has_unwritten = False, "", False
         self._engine: Engine | None = None
-        self._task = world.spawn(name, self._main, self)
+        self._task = world.spawn(self._main, self)
 
     @property
     def is_running(self) -> bool:
@@ -151,11 +149,12 @@ class Crawl:
         return crawler
 
     def _connect(self) -> Connection:
-        is_cluster, world, name = self._world.nodes > 1, self._world, self.name
-        client = (SimulatedCluster if is_cluster else SimulatedClient)(world, name, TIMEOUT)
-        asynchronous = AsyncSimulatedCluster if is_cluster else AsyncSimulatedClient
+        world, name = self._world, self.name
         return Connection(
-            client, "simulated", resolves=False, _make_async=lambda: asynchronous(world, name)
+            SimulatedClient(world, name, TIMEOUT),
+            "simulated",
+            resolves=False,
+            _make_async=lambda: AsyncSimulatedClient(world, name),
         )
 
 

@@ -176,7 +176,7 @@ def frozen() -> Iterator[FrozenServer]:
     server.stop()
 
 
-@examples(200)
+@examples(100)
 @given(
     st.sampled_from(["crawled", "items"]),
     st.sampled_from([True, True, False]),

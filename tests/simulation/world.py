@@ -72,7 +72,7 @@ class Task:
     """A greenlet, and what it waits for.
 
     Attributes:
-        name: for the trace.
+        run: its greenlet.
         process: that it is a part of.
         is_network: whether it is a batch of commands under way.
         until: when it goes on at the latest.
@@ -81,7 +81,6 @@ class Task:
         loop: that it runs.
     """
 
-    name: str
     run: greenlet.greenlet
     process: Any = None
     is_network: bool = False
@@ -200,11 +199,6 @@ class World:
         return int(self._begin + self.now)
 
     @property
-    def current(self) -> str:
-        """Name of the task that runs."""
-        return self._current.name if self._current else "world"
-
-    @property
     def process(self) -> Any:
         """The process whose task runs."""
         assert self._current is not None
@@ -234,7 +228,6 @@ class World:
 
     def spawn(
         self,
-        name: str,
         target: Callable[[], object],
         process: Any = None,
         *,
@@ -242,7 +235,7 @@ class World:
     ) -> Task:
         """Begin a task of a process: it runs when it is chosen."""
         run = greenlet.greenlet(target, self._main)
-        task = Task(name, run, process, is_network, is_ready=lambda: True)
+        task = Task(run, process, is_network, is_ready=lambda: True)
         self._tasks.append(task)
         return task
 
@@ -304,10 +297,6 @@ class World:
     def runs(self, process: Any) -> bool:
         """Whether any part of a process runs, or anything that it has sent is under way."""
         return any(task.process is process for task in self._tasks)
-
-    def is_running(self, task: Task) -> bool:
-        """Whether a task has neither ended nor been dropped."""
-        return task in self._tasks
 
     def run(self, until: Callable[[], bool], between: Callable[[], object] = bool) -> None:
         """Let tasks take turns until a condition holds.

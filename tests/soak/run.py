@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from support.nursery import close_shared_nursery
 
 from soak.curves import draw
 from soak.stand import End, Options, Stand
 from soak.verdict import MEASURES, Growth, failures, growth, read_samples
-from soak.worker import LEAKS
 
 SAMPLES, CURVES = "samples.csv", "soak.svg"
 
@@ -57,7 +57,6 @@ def parse(arguments: Sequence[str]) -> Options:
     add("--fault-every", type=float, default=Options.fault_every, help="seconds; 0 for no faults")
     add("--sample-every", type=float, default=Options.sample_every, help="seconds")
     add("--patience", type=float, default=Options.patience, help="seconds that a page may wait")
-    add("--leak", choices=LEAKS, default="", help="put in a leak on purpose")
     add("--seed", type=int, default=Options.seed, help="of the faults")
     given = vars(parser.parse_args(arguments))
     directory = given.pop("directory") or Path(tempfile.mkdtemp(prefix="soak-"))
@@ -70,6 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(width=110)
     console.print(f"samples, curves and logs: {options.directory}", highlight=False)
     growths, end = soak(options)
+    close_shared_nursery()
     found = failures(growths, end, options)
     for line in (*report(options, growths, end), *(f"FAILED: {failure}" for failure in found)):
         console.print(line, highlight=False, markup=False)

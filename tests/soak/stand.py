@@ -2,28 +2,26 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 import time
-from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
+from chaos.crew import Crew
 from chaos.faults import AOF, write_launcher
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from support.paths import TESTS
 from support.polling import until
 from support.proxy import Proxy
 from support.servers import SERVERS, Server
 
 from scrapy_bloom.crawl.server import LAST_RETRY_SECONDS
+from soak import worker
 from soak.faults import FaultLoop
-from soak.visits import Visits
+from soak.visits import gaps, read_visits
 from soak.worker import GENERATIONS, HUB_PERIODS
 
 TICK_SECONDS = 0.05
@@ -39,11 +37,8 @@ OF_CRAWLER = (
     *("requests", "pages", "rss_mb", "objects", "files", "threads", "tasks", "queue", "entries"),
     *("rotations", "outages", "offline", "unknown", "taken_over", "failed", "not_kept"),
 )
-OF_SERVER = ("server_mb", "keys", "headers", "rings", "layers", "claim_keys", "worker_keys")
-COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER, "claims", "lasting_keys")
-#: The last part of a key -> its column; bitmaps have other names.
-KINDS = {"header": "headers", "ring": "rings", "claims": "claim_keys"}
-KINDS |= {"heartbeats": "worker_keys", "workers-version": "worker_keys"}
+OF_SERVER = ("server_mb", "keys", "claims", "lasting_keys")
+COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER)
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,6 @@ class Options:
         fault_every: seconds between faults; 0 for none.
         sample_every: seconds between samples.
         patience: seconds that a page may wait in the queue, and longer because of outages.
-        leak: kind of the leak that is put in on purpose, "" for none.
         seed: of the faults.
     """
 
@@ -71,7 +65,6 @@ class Options:
     fault_every: float = 20.0
     sample_every: float = 5.0
     patience: float = 240.0
-    leak: str = ""
     seed: int = 1
 
     @property
@@ -84,53 +77,32 @@ class Options:
         return self.period * (GENERATIONS + 2 * HUB_PERIODS + 1) + self.patience
 
 
-class Workers:
-    """The crawlers. Number 0, for the faults, is the one that is killed; the other is measured."""
+class Worker(Crew):
+    """A crawler, in the place of a crew of one.
 
-    def __init__(self, settings: dict[str, Any], directory: Path, leak: str) -> None:
-        self._directory = directory
-        self.probes = [directory / f"crawler-{number}.jsonl" for number in range(2)]
-        self._settings = [
-            {**settings, **SECOND, "SOAK_PROBE": str(self.probes[0]), "SOAK_LEAK": ""},
-            {**settings, "SOAK_PROBE": str(self.probes[1]), "SOAK_LEAK": leak},
-        ]
-        self.kills = 0
-        self.processes = [self._launch(number) for number in range(2)]
+    Args:
+        settings: of it.
+        directory: for its log.
+        name: of the log.
+        probe: file with its samples: empty until the crawl has opened the filter.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, object], directory: Path, name: str, probe: Path
+    ) -> None:
+        self.probe = probe
+        command = ("runspider", worker.__file__)
+        settings = {**settings, "SOAK_PROBE": probe}
+        super().__init__(1, settings, directory, name, command=command, directory=directory)
+
+    def _launch(self, log: Path) -> int:
+        self.probe.write_text("")
+        return super()._launch(log)
 
     @property
     def is_open(self) -> bool:
-        """Whether both have opened the filter: while a fault lasts, a crawl does not start."""
-        return all(probe.stat().st_size for probe in self.probes)
-
-    def _launch(self, number: int) -> "subprocess.Popen[bytes]":
-        self.probes[number].write_text("")
-        command = [sys.executable, "-m", "soak.worker", json.dumps(self._settings[number])]
-        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        with (self._directory / f"crawler-{number}.log").open("ab") as log:
-            return subprocess.Popen(
-                command, cwd=TESTS, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log
-            )
-
-    def __len__(self) -> int:
-        return 1
-
-    def start(self, number: int) -> None:
-        """Start the crawler that was killed."""
-        self.processes[number] = self._launch(number)
-
-    def kill(self, number: int) -> bool:
-        """Kill -9 a crawler; return whether it was running."""
-        process = self.processes[number]
-        running = process.poll() is None
-        process.kill()
-        process.wait()
-        self.kills += running
-        return running
-
-    def close(self) -> None:
-        """End both, whatever they do."""
-        for number in range(len(self.processes)):
-            self.kill(number)
+        """Whether it has opened the filter: while a fault lasts, a crawl does not start."""
+        return self.probe.stat().st_size > 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +115,6 @@ class End:
         claims: claims on the server of crawlers.
         lasting_keys: keys without an expiry.
         gaps: the longest time that each page was not crawled.
-        never: pages that were never crawled.
         crawled: crawls of pages, by both crawlers.
         kills: crawlers that were killed.
         faults: faults that struck.
@@ -154,7 +125,6 @@ class End:
     claims: int
     lasting_keys: list[str]
     gaps: list[float]
-    never: int
     crawled: int
     kills: int
     faults: int
@@ -181,7 +151,8 @@ class Stand:
         self._counts: set[int] = set()
         self._visits, self._stop = directory / "visits", directory / "stop"
         self._stop.unlink(missing_ok=True)
-        Visits.create(self._visits, options.pages)
+        self._visits.write_text("")
+        self._began = time.time()
         settings = {
             "BLOOM_REDIS_URL": self.proxy.url,
             "BLOOM_CAPACITY": max(100, options.pages // 2),
@@ -193,10 +164,12 @@ class Stand:
             "SOAK_SAMPLE_SECONDS": options.sample_every,
             "SOAK_STOP": str(self._stop),
             "SOAK_VISITS": str(self._visits),
-            "SOAK_SERVER": self.server.unix_url,
         }
-        self.crew = Workers(settings, directory, options.leak)
-        stack.callback(self.crew.close)
+        #: The one that is killed, and the one that is measured.
+        self.crew = Worker({**settings, **SECOND}, directory, "killed", directory / "killed.jsonl")
+        self.measured = Worker(settings, directory, "measured", directory / "measured.jsonl")
+        for one in (self.crew, self.measured):
+            stack.callback(one.kill, 0)
         # By TCP: redis-py 5.0 has no time-outs on unix sockets.
         self._client = stack.enter_context(
             redis.Redis.from_url(
@@ -237,21 +210,24 @@ class Stand:
         return is_enough and seconds >= self.options.seconds
 
     def _check_crawlers(self, fault: str) -> None:
-        codes = [process.poll() for process in self.crew.processes]
-        if codes[1] is not None or (codes[0] is not None and fault != "crawler_kill"):
-            raise RuntimeError(f"a crawler has ended by itself: {codes}")
+        killed, measured = self._exit_codes()
+        if measured is not None or (killed is not None and fault != "crawler_kill"):
+            raise RuntimeError(f"a crawler has ended by itself: {killed}, {measured}")
+
+    def _exit_codes(self) -> list[int | None]:
+        return self.crew.exit_codes + self.measured.exit_codes
 
     @property
     def is_open(self) -> bool:
         """Whether both crawls have begun."""
-        return self.crew.is_open
+        return self.crew.is_open and self.measured.is_open
 
     # -- samples --
 
     def _sample(self, now: float, faults: FaultLoop) -> dict[str, Any]:
         row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
         row |= {"seconds": round(now, 1), "fault": faults.current, "faults": faults.count}
-        own = json.loads(_last_lines(self.crew.probes[1])[-1])
+        own = json.loads(_last_lines(self.measured.probe)[-1])
         row |= {name: own[name] for name in OF_CRAWLER}
         with suppress(redis.RedisError):  # a fault: the sample has no such columns
             row |= self._of_server()
@@ -259,7 +235,6 @@ class Stand:
 
     def _of_server(self) -> dict[str, Any]:
         keys = self._client.keys("*")
-        kinds = Counter(KINDS.get(key.rpartition(":")[2], "layers") for key in keys)
         claims = [key for key in keys if key.endswith(":claims")]
         pipeline = self._client.pipeline(transaction=False)
         for key in claims:
@@ -270,7 +245,6 @@ class Stand:
         return {
             "server_mb": self._client.info("memory")["used_memory"] / 1e6,
             "keys": len(keys),
-            **{name: kinds[name] for name in OF_SERVER[2:]},
             "claims": sum(found[: len(claims)]),
             "lasting_keys": found[len(claims) :].count(-1),
         }
@@ -282,7 +256,7 @@ class Stand:
         time.sleep(max(self.options.sample_every / 2, LAST_RETRY_SECONDS + 1))
         self._stop.touch()
         deadline = time.monotonic() + DRAIN_SECONDS
-        while any(process.poll() is None for process in self.crew.processes):
+        while None in self._exit_codes():
             if time.monotonic() > deadline:
                 break
             time.sleep(TICK_SECONDS)
@@ -291,18 +265,17 @@ class Stand:
         heads = [claim.split()[:4] for block in claims for claim in block]
         # A page that failed may be due again at the end: who stops then leaves it to the next.
         failed = [owner.startswith("-") or attempt != "0" for owner, _, _, attempt in heads]
-        with Visits.open(self._visits) as visits:
-            return End(
-                exit_codes=[process.poll() for process in self.crew.processes],
-                failed_claims=sum(failed),
-                claims=len(failed) - sum(failed),
-                lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
-                gaps=visits.gaps(self._stop.stat().st_mtime),
-                never=list(visits.count).count(0),
-                crawled=int(sum(visits.count)),
-                kills=self.crew.kills,
-                faults=faults.count,
-            )
+        visits = read_visits(self._visits, self.options.pages)
+        return End(
+            exit_codes=self._exit_codes(),
+            failed_claims=sum(failed),
+            claims=len(failed) - sum(failed),
+            lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
+            gaps=gaps(visits, self._began, self._stop.stat().st_mtime),
+            crawled=sum(map(len, visits)),
+            kills=len(self.crew.killed),
+            faults=faults.count,
+        )
 
 
 def _last_lines(path: Path) -> list[str]:

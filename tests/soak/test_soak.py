@@ -14,18 +14,16 @@ from soak.run import CURVES, SAMPLES, report, soak
 from soak.sizes import container_sizes
 from soak.stand import COLUMNS, End, Options
 from soak.verdict import MEASURES, Measure, failures, growth, read_samples
+from soak.visits import Visits, gaps, read_visits
 
 STEADY = {"files", "threads"}
-GOOD = End([0, 0], 3, 0, [], [1.0], 0, 100, 1, 10)
+GOOD = End([0, 0], 3, 0, [], [1.0], 100, 1, 10)
 
 
-def options(directory: Path, **changes: Any) -> Options:
-    small = Options(directory, seconds=8, requests=3_000, pages=300, period=4, fault_every=1.5)
+def options(directory: Path) -> Options:
+    small = Options(directory, seconds=6, requests=3_000, pages=300, period=4, fault_every=1.2)
     # A busy machine may do nothing for a long time: what is late is tested without it.
-    return replace(small, sample_every=0.5, patience=600, **changes)
-
-
-# -- real runs --
+    return replace(small, sample_every=0.5, patience=600)
 
 
 def test_nothing_is_left_and_no_page_is_hidden(tmp_path: Path) -> None:
@@ -42,16 +40,6 @@ def test_nothing_is_left_and_no_page_is_hidden(tmp_path: Path) -> None:
     svg = (tmp_path / CURVES).read_text()
     assert svg.startswith("<?xml")
     assert len([*report(given, growths, end)]) == 3 + len(MEASURES)
-
-
-def test_a_leak_is_found(tmp_path: Path) -> None:
-    """Otherwise the other test would show nothing."""
-    given = options(tmp_path, seconds=2, requests=10_000, period=60, fault_every=0, leak="memory")
-    growths, end = soak(given)
-    assert [one for one in failures(growths, end, given) if "memory of the crawler, MB: " in one]
-
-
-# -- the verdict --
 
 
 def samples(name: str, values: Sequence[float], requests: int) -> list[dict[str, str]]:
@@ -90,7 +78,14 @@ def test_what_is_left_is_found(tmp_path: Path, change: dict[str, Any], words: st
     assert failures([], replace(GOOD, **change), given) == [words]
 
 
-# -- its parts --
+def test_gaps_are_between_visits_and_at_both_ends(tmp_path: Path) -> None:
+    visits = Visits(tmp_path / "visits")
+    for page in (1, 0, 1):
+        visits.crawled(page)
+    visits.close()
+    found = read_visits(tmp_path / "visits", 3)
+    assert [len(moments) for moments in found] == [1, 2, 0]
+    assert gaps([[5.0, 4.0], [11.0], []], 1.0, 12.0) == [7.0, 10.0, 11.0]
 
 
 def test_containers_are_found_wherever_they_are() -> None:

@@ -1,67 +1,37 @@
-"""When each page was crawled last, in a file that the crawlers share."""
+"""When pages were crawled, in a file that the crawlers share: a line for each visit."""
 
-import mmap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 
-@dataclass
 class Visits:
-    """Times of pages.
+    """Adds visits to the file. A line is one write, so that a kill -9 leaves no half of one."""
 
-    Attributes:
-        last: Unix time at which a page was crawled last; before that, when the run began.
-        longest: the longest time between two of its crawls so far, in seconds.
-        count: how often it was crawled.
-    """
-
-    last: "memoryview[float]"
-    longest: "memoryview[float]"
-    count: "memoryview[float]"
-    COLUMNS: ClassVar[int] = 3
-
-    @staticmethod
-    def create(path: Path, pages: int) -> None:
-        """Make the file."""
-        path.write_bytes(bytes(8 * Visits.COLUMNS * pages))
-        with Visits.open(path) as visits:
-            for page in range(pages):
-                visits.last[page] = time.time()
-
-    @staticmethod
-    @contextmanager
-    def open(path: Path) -> "Iterator[Visits]":
-        """Map the file into memory."""
-        with (
-            path.open("r+b") as file,
-            mmap.mmap(file.fileno(), 0) as mapped,
-            memoryview(mapped) as view,
-            view.cast("d") as all_columns,
-        ):
-            pages = len(all_columns) // Visits.COLUMNS
-            parts = [
-                all_columns[pages * column : pages * (column + 1)]
-                for column in range(Visits.COLUMNS)
-            ]
-            try:
-                yield Visits(*parts)
-            finally:
-                for part in parts:
-                    part.release()
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
 
     def crawled(self, page: int) -> None:
         """Note that a page was crawled."""
-        now = time.time()
-        self.longest[page] = max(self.longest[page], now - self.last[page])
-        self.last[page] = now
-        self.count[page] += 1
+        self._file.write(f"{page} {time.time()}\n".encode())
 
-    def gaps(self, now: float) -> list[float]:
-        """Return the longest time that each page was not crawled, up to a moment."""
-        return [
-            max(longest, now - last) for longest, last in zip(self.longest, self.last, strict=True)
-        ]
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_visits(path: Path, pages: int) -> list[list[float]]:
+    """Return the times at which each page was crawled."""
+    visits: list[list[float]] = [[] for _ in range(pages)]
+    with path.open() as file:
+        for line in file:
+            page, moment = line.split()
+            visits[int(page)].append(float(moment))
+    return visits
+
+
+def gaps(visits: Iterable[Sequence[float]], began: float, ended: float) -> list[float]:
+    """Return the longest time that each page was not crawled, from a moment to another one."""
+    whole = ([began, *moments, ended] for moments in visits)
+    return [max(after - before for before, after in pairwise(sorted(one))) for one in whole]

@@ -1,21 +1,18 @@
-"""One crawler: `python -m soak.worker SETTINGS`, with settings as JSON."""
+"""What one crawler runs: `scrapy runspider soak/worker.py`, with further settings."""
 
 import asyncio
 import gc
 import json
 import os
 import random
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import redis
 from scrapy import Request, signals
-from scrapy.crawler import Crawler, CrawlerProcess
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.link import Link
 from scrapy.spiders import CrawlSpider, Rule
@@ -28,17 +25,14 @@ from soak.visits import Visits
 GENERATIONS, HUB_PERIODS = 4, 0.75
 #: Requests in a queue that is short.
 SHORT_QUEUE = 20
-#: Of a leak for each response: bytes, or keys.
-LEAKED, LEAKED_KEYS = 500_000, 5
 #: Stats of scrapy-bloom in a sample; and those of them that count requests.
 VERDICTS = ("new", "seen", "offline", "unknown")
 STATS = (*VERDICTS, "outages", "rotations", "taken_over", "failed", "not_kept")
-LEAKS = ("memory", "keys")
 
 SETTINGS: dict[str, Any] = {
     "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
     "DOWNLOAD_HANDLERS": {"http": "soak.site.SiteHandler"},
-    "EXTENSIONS": {"soak.worker.Probe": 500, "soak.worker.Leak": 501},
+    "EXTENSIONS": {"soak.worker.Probe": 500},
     "TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
     "BLOOM_KEY": "soak",
     "BLOOM_TIMEOUT": 1.0,
@@ -69,6 +63,7 @@ class SoakSpider(CrawlSpider):
     """
 
     name = "soak"
+    custom_settings = SETTINGS
     rules = (
         Rule(
             cast("Any", LineLinks()),
@@ -87,13 +82,12 @@ class SoakSpider(CrawlSpider):
 
     def open_visits(self) -> None:
         settings = self.crawler.settings
-        self._stack = ExitStack()
         self._stop = Path(settings["SOAK_STOP"])
         self._pages = settings.getint("SOAK_PAGES")
         self._period = settings.getfloat("SOAK_PERIOD")
         self._is_busy = settings.getbool("SOAK_IS_BUSY", True)
-        self._visits = self._stack.enter_context(Visits.open(Path(settings["SOAK_VISITS"])))
-        self.crawler.signals.connect(self._stack.close, signals.spider_closed)
+        self._visits = Visits(Path(settings["SOAK_VISITS"]))
+        self.crawler.signals.connect(self._visits.close, signals.spider_closed)
 
     async def start(self) -> AsyncIterator[Request]:
         count = hubs(self._pages)
@@ -172,40 +166,3 @@ class Probe:
             "entries": sum(sizes.values()),
             **counted,
         }
-
-
-class Leak:
-    """A leak put in on purpose: `SOAK_LEAK` says of what. The checks must find it."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._kept: list[Any] = []
-        self._client = redis.Redis.from_url(crawler.settings["SOAK_SERVER"])
-        leak = {"memory": self._memory, "keys": self._keys}.get(crawler.settings["SOAK_LEAK"])
-        if leak:
-            crawler.signals.connect(leak, signals.response_received)
-        crawler.signals.connect(self._client.close, signals.spider_closed)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> "Leak":
-        return cls(crawler)
-
-    def _memory(self) -> None:
-        self._kept.append(b"x" * LEAKED)
-
-    def _keys(self) -> None:
-        with suppress(redis.RedisError):
-            self._client.mset(
-                {f"{{soak:0}}:{random.getrandbits(64)}": 1 for _ in range(LEAKED_KEYS)}
-            )
-
-
-def main(arguments: Iterable[str]) -> None:
-    """Crawl until the spider ends."""
-    (text,) = arguments
-    process = CrawlerProcess({**SETTINGS, **json.loads(text)})
-    process.crawl(SoakSpider)
-    process.start()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,16 +1,28 @@
-"""Replicas of real servers: connected, missing, and put in the place of their primaries."""
+"""Servers with replicas, which replace them when they fail: alone, and as a cluster."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from support.polling import until
-from support.servers import Server, is_whole, start_cluster
+from support.proxy import Proxy
+from support.servers import NODES, Server, is_whole, join_cluster, start_cluster
 
 #: They begin to copy at once, and look for their primary often.
 QUICKLY = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+#: Milliseconds of silence after which a node counts as failed; it is replaced 1 to 3 s later.
+FAILED_AFTER_MS = 1_000
+#: Seconds in which a server answers, unless it is stalled.
+ANSWERS_WITHIN = 0.5
+#: What a server logs when it becomes a primary.
+_PROMOTED = re.compile("(?:PRIMARY|MASTER) MODE enabled|Failover election won|Taking over the ")
 
 
 @contextmanager
@@ -56,6 +68,12 @@ def _attach(replica: Server, primary: Server) -> None:
     with replica.client() as client, primary.client() as other:
         other.config_set("repl-diskless-sync-delay", 0)
         client.execute_command("CLUSTER MEET", "127.0.0.1", primary.port)
+    _follow(replica, primary)
+
+
+def _follow(replica: Server, primary: Server) -> None:
+    """Make a node of a cluster the replica of another one."""
+    with replica.client() as client, primary.client() as other:
         name = other.execute_command("CLUSTER MYID").decode()
         until(partial(_replicate, client, name), "the replica knows its primary")
 
@@ -102,3 +120,172 @@ def is_primary(server: Server) -> bool:
     with server.client() as client:
         state, role = client.cluster("INFO")["cluster_state"], client.info("replication")["role"]
         return (state, role) == ("ok", "master")
+
+
+# -- pairs that change places --
+
+
+@dataclass
+class Node:
+    """A server, and the proxy through which clients and other nodes reach it, if there is one."""
+
+    server: Server
+    proxy: Proxy | None = None
+    password: str | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that clients know."""
+        return self.proxy.port if self.proxy else self.server.port
+
+    @contextmanager
+    def client(self) -> Iterator[redis.Redis]:
+        """Return a client that soon gives up."""
+        once = Retry(NoBackoff(), 0)
+        options: dict[str, Any] = {"password": self.password, "retry": once}
+        with self.server.client(socket_timeout=ANSWERS_WITHIN, **options) as client:
+            try:
+                yield client
+            finally:
+                client.connection_pool.disconnect()
+
+    @property
+    def role(self) -> str:
+        """What it takes itself for: "master" or "slave"; "" if it does not answer."""
+        return self._replication("role")
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether it is a replica that has its primary's data."""
+        return self._replication("master_link_status") == "up"
+
+    def configure(self, option: str, value: int) -> None:
+        """Set an option, also for later starts."""
+        self.server.options += (f"--{option}", str(value))
+        with self.server.client() as client:
+            client.config_set(option, value)
+
+    def promotions(self) -> int:
+        """Return how often it has become a primary."""
+        return len(_PROMOTED.findall((self.server.directory / "log").read_text()))
+
+    def _replication(self, name: str) -> str:
+        try:
+            with self.client() as client:
+                return str(client.info("replication").get(name, ""))
+        except redis.RedisError:
+            return ""
+
+
+class Shard:
+    """A primary and a replica, which may change places.
+
+    Args:
+        nodes: the two of them.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = list(nodes)
+
+    def find_primary(self) -> Node | None:
+        """Return the one that takes writes; None if there is none, or two."""
+        primaries = [node for node in self.nodes if node.role == "master"]
+        return primaries[0] if len(primaries) == 1 else None
+
+    def primary(self) -> Node:
+        """Wait until one of them takes writes; return it."""
+        return until(self.find_primary, "one of two nodes is the primary")
+
+    def replica(self) -> Node:
+        """Wait until the other one has all data; return it."""
+
+        def linked() -> Node | None:
+            primary = self.find_primary()
+            others = [node for node in self.nodes if primary and node is not primary]
+            return next((node for node in others if node.is_linked), None)
+
+        return until(linked, "the replica is in step")
+
+
+class Group:
+    """Shards that belong together.
+
+    Args:
+        shards: all of them.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = shards
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for shard in self.shards for node in shard.nodes]
+
+    def primaries(self) -> list[Server]:
+        return [shard.primary().server for shard in self.shards]
+
+    def is_whole(self) -> bool:
+        """Whether all agree on the primaries, and each of these has a replica in step."""
+        raise NotImplementedError
+
+    def await_whole(self) -> None:
+        """Wait until that is so."""
+        until(self.is_whole, "all agree on the primaries, whose replicas are in step")
+
+
+class Cluster(Group):
+    """Primaries that share the slots, each with a replica."""
+
+    def is_whole(self) -> bool:
+        linked = [node for node in self.nodes if node.is_linked]
+        known = all(_knows_all(node, len(self.nodes)) for node in self.nodes)
+        return known and len(linked) == len(self.shards)
+
+
+def _knows_all(node: Node, count: int) -> bool:
+    """Whether a node takes the cluster for whole, and all of its nodes for well."""
+    try:
+        with node.client() as client:
+            nodes = client.cluster("NODES")
+            state = client.cluster("INFO")["cluster_state"]
+    except redis.RedisError:
+        return False
+    flags = [set(node["flags"].split(",")) for node in nodes.values()]
+    ill = any(one & {"fail", "fail?", "handshake", "noaddr"} for one in flags)
+    return state == "ok" and len(nodes) == count and not ill
+
+
+@contextmanager
+def start_replicated_cluster(
+    binary: str, *options: str, proxied: bool = False
+) -> Iterator[Cluster]:
+    """Run a cluster of three primaries with a replica each.
+
+    Args:
+        binary: of the server.
+        options: of each node.
+        proxied: whether clients and replicas go through proxies.
+    """
+    options = (
+        *("--cluster-enabled", "yes", "--cluster-replica-validity-factor", "0"),
+        *("--repl-diskless-sync-delay", "0"),
+        *("--cluster-migration-barrier", "10", "--repl-backlog-size", "10mb"),
+        *options,
+    )
+    with ExitStack() as stack:
+        nodes = []
+        for _ in range(2 * NODES):
+            node = Node(stack.enter_context(Server(binary, *options)))
+            if proxied:
+                node.proxy = stack.enter_context(Proxy(node.server.port))
+                node.configure("cluster-announce-port", node.port)
+            nodes.append(node)
+        primaries, replicas = nodes[:NODES], nodes[NODES:]
+        join_cluster([node.server for node in nodes], NODES)
+        for primary, replica in zip(primaries, replicas, strict=True):
+            _follow(replica.server, primary.server)
+        cluster = Cluster([Shard(pair) for pair in zip(primaries, replicas, strict=True)])
+        cluster.await_whole()
+        for node in nodes:  # not before: nodes that meet have as long as that to know each other
+            node.configure("cluster-node-timeout", FAILED_AFTER_MS)
+        yield cluster

@@ -1,64 +1,95 @@
-"""Real sentinels that watch a primary and its replicas, and replace it when it is gone."""
+"""Real sentinels that watch a primary and its replica, and replace it when it is gone."""
 
 import secrets
 import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import redis
 
-from support.polling import until
+from support.proxy import Proxy
+from support.replicas import FAILED_AFTER_MS, Group, Node, Shard
 from support.servers import Server
 
 SERVICE = "mymaster"
 SENTINELS, QUORUM = 3, 2
-#: Milliseconds until a server that does not answer is down, and until a failover is tried again.
-DOWN_AFTER_MS, FAILOVER_MS = 500, 5_000
-
-
-class Listener(Protocol):
-    """What listens on a port: a server, or a proxy before it."""
-
-    @property
-    def port(self) -> int: ...
+#: Milliseconds until a failover is tried again.
+FAILOVER_MS = 5_000
 
 
 class Sentinel(Server):
-    """A sentinel: it rewrites its file of settings, so it has one of its own."""
+    """A sentinel: it rewrites its file of settings, so it has one of its own.
 
-    def __init__(self, binary: str, watched: Listener, *options: str, lines: str = "") -> None:
-        self._watched, self._lines = watched, lines
-        super().__init__(binary, *options)
+    Args:
+        binary: of the server.
+        watched: the primary.
+        options: further ones.
+        password: of the sentinel; None for none.
+        auth_pass: the primary's password.
+    """
+
+    def __init__(
+        self,
+        binary: str,
+        watched: Server | Node,
+        *options: str,
+        password: str | None = None,
+        auth_pass: str | None = None,
+    ) -> None:
+        self._watched, self._password, self._auth_pass = watched, password, auth_pass
+        super().__init__(binary, *options, *(("--requirepass", password) if password else ()))
 
     def start(self) -> None:
         path = self.directory / "sentinel.conf"
         if not path.exists():
-            name, port = SERVICE, self._watched.port
-            path.write_text(
-                f"sentinel monitor {name} 127.0.0.1 {port} {QUORUM}\n"
-                f"sentinel down-after-milliseconds {name} {DOWN_AFTER_MS}\n"
-                f"sentinel failover-timeout {name} {FAILOVER_MS}\n"
-                f"sentinel myid {secrets.token_hex(20)}\n{self._lines}"
-            )
+            name = SERVICE
+            lines = [
+                f"monitor {name} 127.0.0.1 {self._watched.port} {QUORUM}",
+                f"down-after-milliseconds {name} {FAILED_AFTER_MS}",
+                f"failover-timeout {name} {FAILOVER_MS}",
+                f"myid {secrets.token_hex(20)}",
+            ]
+            if self._auth_pass:
+                lines.append(f"auth-pass {name} {self._auth_pass}")
+            path.write_text("".join(f"sentinel {line}\n" for line in lines))
         super().start()
 
     def command(self) -> list[str]:
         binary, *options = super().command()
         return [binary, str(self.directory / "sentinel.conf"), "--sentinel", *options]
 
+    def state(self) -> dict[str, str]:
+        """Return what it says of the service; nothing if it does not answer."""
+        try:
+            with self.client(password=self._password) as client:
+                found: Any = client.execute_command("SENTINEL", "MASTER", SERVICE)
+        except redis.RedisError:
+            return {}
+        is_map = isinstance(found, dict)
+        pairs = found.items() if is_map else zip(found[::2], found[1::2], strict=True)
+        return {name.decode(): value.decode() for name, value in pairs}
 
-class Watched:
+    def agrees(self, port: int) -> bool:
+        """Whether it knows all others, and takes the server at a port for the primary."""
+        state = self.state()
+        expected = {"port": port, "num-slaves": 1, "num-other-sentinels": SENTINELS - 1}
+        known = all(state.get(name) == str(value) for name, value in expected.items())
+        return known and state["flags"] == "master"
+
+
+class Watched(Group):
     """A primary, a replica, and the sentinels that watch them.
 
     Attributes:
-        servers: the primary first.
+        servers: the primary first, as it was in the beginning.
     """
 
-    def __init__(self, servers: list[Server], sentinels: list[Sentinel]) -> None:
-        self.servers, self.sentinels = servers, sentinels
+    def __init__(self, shard: Shard, sentinels: list[Sentinel]) -> None:
+        super().__init__([shard])
+        self.sentinels = sentinels
+        self.servers = [node.server for node in shard.nodes]
 
     def url(self, *, scheme: str = "redis", who: str = "", query: str = "") -> str:
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
@@ -66,64 +97,57 @@ class Watched:
 
     def primary(self) -> int:
         """Return the port of the primary, as all sentinels know it; 0 if they disagree."""
-        ports = set[int]()
-        for sentinel in self.sentinels:
-            if sentinel.process.poll() is None:
-                with redis.Redis(port=sentinel.port) as client:
-                    # redis-py 6.4 fails on the replies to its own methods for SENTINEL.
-                    words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
-                    ports.add(int(client.execute_command(*words)[1]))
+        running = [one for one in self.sentinels if one.process.poll() is None]
+        ports = {int(sentinel.state().get("port", 0)) for sentinel in running}
         return ports.pop() if len(ports) == 1 else 0
+
+    def is_whole(self) -> bool:
+        (shard,) = self.shards
+        primary = shard.find_primary()
+        is_linked = any(node.is_linked for node in shard.nodes)
+        return bool(primary and is_linked and all(s.agrees(primary.port) for s in self.sentinels))
 
 
 @contextmanager
 def start_sentinels(
-    binary: str, *, password: str = "", sentinel_password: str = ""
+    binary: str,
+    *options: str,
+    password: str | None = None,
+    sentinel_password: str | None = None,
+    proxied: bool = False,
 ) -> Iterator[Watched]:
     """Run a primary, a replica, and three sentinels that know each other.
 
     Args:
         binary: of the servers and the sentinels.
+        options: of the primary and the replica.
         password: of the servers.
         sentinel_password: of the sentinels.
+        proxied: whether clients, sentinels and the replica go through proxies.
     """
-    options: tuple[str, ...] = ("--repl-diskless-sync-delay", "0")
-    own: tuple[str, ...] = ()
-    lines = ""
+    options = ("--repl-diskless-sync-delay", "0", "--repl-backlog-size", "10mb", *options)
     if password:
         options += ("--requirepass", password, "--masterauth", password)
-        lines = f"sentinel auth-pass {SERVICE} {password}\n"
-    if sentinel_password:
-        own = ("--requirepass", sentinel_password)
     with ExitStack() as stack:
-        primary = stack.enter_context(Server(binary, *options))
-        follow = ("--replicaof", f"127.0.0.1 {primary.port}")
-        replica = stack.enter_context(Server(binary, *options, *follow))
-        with replica.client(password=password or None) as client:
-            until(lambda: client.info("replication")["master_link_status"] == "up", "it follows")
+        nodes = []
+        for _ in range(2):
+            node = Node(stack.enter_context(Server(binary, *options)), password=password)
+            if proxied:
+                node.proxy = stack.enter_context(Proxy(node.server.port))
+                node.configure("replica-announce-port", node.port)
+            nodes.append(node)
+        with nodes[1].client() as client:
+            client.replicaof("127.0.0.1", str(nodes[0].port))
         sentinels = []
         for _ in range(SENTINELS):
-            sentinels.append(Sentinel(binary, primary, *own, lines=lines))
-            stack.callback(sentinels[-1].stop)
-        for sentinel in sentinels:
-            with redis.Redis(port=sentinel.port, password=sentinel_password or None) as client:
-                until(partial(_knows_all, client), "the sentinels know each other and the replica")
-        yield Watched([primary, replica], sentinels)
+            own = Sentinel(binary, nodes[0], password=sentinel_password, auth_pass=password)
+            sentinels.append(stack.enter_context(own))
+        watched = Watched(Shard(nodes), sentinels)
+        watched.await_whole()
+        yield watched
 
 
-def state_of(client: redis.Redis) -> dict[str, str]:
-    """Return what a sentinel says of the service."""
-    found: Any = client.execute_command("SENTINEL", "MASTER", SERVICE)
-    pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
-    return {name.decode(): value.decode() for name, value in pairs}
-
-
-def _knows_all(client: redis.Redis) -> bool:
-    state = state_of(client)
-    return (state["num-other-sentinels"], state["num-slaves"]) == (str(SENTINELS - 1), "1")
-
-
-class ScriptedSentinel:
+class ScriptedSentinel(socketserver.ThreadingTCPServer):
     """Names the server that a test says: for what sentinels do for moments only.
 
     Attributes:
@@ -132,31 +156,13 @@ class ScriptedSentinel:
     """
 
     def __init__(self, names: int) -> None:
-        self.names = names
-        self.received: list[list[bytes]] = []
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._make_handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        super().__init__(("127.0.0.1", 0), _Script)
+        self.names, self.received = names, list[list[bytes]]()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
     @property
     def port(self) -> int:
-        port: int = self._server.server_address[1]
-        return port
-
-    def _make_handler(self) -> type[socketserver.StreamRequestHandler]:
-        sentinel = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                while header := self.rfile.readline():
-                    words = [
-                        self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2]
-                        for _ in range(int(header[1:]))
-                    ]
-                    sentinel.received.append(words)
-                    self.wfile.write(sentinel.reply(words[0]))
-
-        return Handler
+        return int(self.server_address[1])
 
     def reply(self, command: bytes) -> bytes:
         if command != b"SENTINEL":
@@ -169,9 +175,23 @@ class ScriptedSentinel:
         )
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
+
+
+class _Script(socketserver.StreamRequestHandler):
+    server: ScriptedSentinel
+
+    def handle(self) -> None:
+        while header := self.rfile.readline():
+            words = [
+                self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2]
+                for _ in range(int(header[1:]))
+            ]
+            self.server.received.append(words)
+            self.wfile.write(self.server.reply(words[0]))

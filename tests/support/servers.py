@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -128,18 +128,24 @@ def start_cluster(binary: str, *options: str, count: int = NODES) -> Iterator[li
     options = ("--cluster-enabled", "yes", *options)
     with ExitStack() as stack:
         servers = [stack.enter_context(Server(binary, *options)) for _ in range(count)]
-        for number, server in enumerate(servers):
-            first, last = SLOTS * number // count, SLOTS * (number + 1) // count - 1
-            with server.client() as client:
-                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
-                # Nodes of equal epochs settle it by raising one's: it would take moved slots back.
-                client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
-                client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
-        wait_for_cluster(servers)
+        join_cluster(servers, count)
         yield servers
 
 
-def wait_for_cluster(servers: list[Server]) -> None:
+def join_cluster(servers: Sequence[Server], primaries: int) -> None:
+    """Let nodes meet, of which the first ones share the slots; wait until all know all."""
+    for number, server in enumerate(servers):
+        first, last = SLOTS * number // primaries, SLOTS * (number + 1) // primaries - 1
+        with server.client() as client:
+            if number < primaries:
+                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+            # Nodes of equal epochs settle it by raising one's: it would take moved slots back.
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+            client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
+    wait_for_cluster(servers)
+
+
+def wait_for_cluster(servers: Sequence[Server]) -> None:
     """Wait until all nodes know each other."""
     for server in servers:
         with server.client() as client:

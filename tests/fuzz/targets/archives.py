@@ -117,7 +117,6 @@ def _unpack(data: bytes) -> bytes:
 TARGET = Target(
     run,
     _seeds,
-    ("bloom.extras.file",),
     within(_unpack, lines(json_text), lambda data: data),
     max_length=70_000,
 )

@@ -157,11 +157,5 @@ def _request_seeds() -> Iterator[bytes]:
     yield (b'{"url":"https://a/","meta":' + b'{"a":' * 31 + b"1" + b"}" * 32)
 
 
-CLAIMS = Target(run_claims, _claim_seeds, ("crawl.workers", "crawl.liveness"), json_text)
-REQUESTS = Target(
-    run_request,
-    _request_seeds,
-    ("crawl.request_codec", "crawl.request_values"),
-    json_text,
-    ("_class", "scrapy.http:FormRequest", "support.stored_requests:Colour", "namedtuple", "enum"),
-)
+CLAIMS = Target(run_claims, _claim_seeds, json_text)
+REQUESTS = Target(run_request, _request_seeds, json_text)

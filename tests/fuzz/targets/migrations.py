@@ -107,13 +107,6 @@ _IDENTIFIERS = [
     _identifier("scrapy.utils.request.RequestFingerprinter"),
     _identifier("scrapy_bloom.ScrapyRedisFingerprinter"),
 ]
-SEEN = Target(run_seen, _seen_seeds, ("migrate",), raw, ("\0\x14", "\n"), max_length=2_000)
-URLS = Target(
-    run_urls,
-    _url_seeds,
-    ("migrate",),
-    lines(raw),
-    ("http://", "[", "]", "%", "#", "?"),
-    max_length=2_000,
-)
-MEMBERS = Target(run_members, _member_seeds, ("migrate",), lines(raw), max_length=2_000)
+SEEN = Target(run_seen, _seen_seeds, raw, max_length=2_000)
+URLS = Target(run_urls, _url_seeds, lines(raw), max_length=2_000)
+MEMBERS = Target(run_members, _member_seeds, lines(raw), max_length=2_000)

@@ -378,18 +378,5 @@ def _some_reply(state: str, dice: Random) -> Any:
 TARGET = Target(
     run,
     _seeds,
-    (
-        "bloom.protocol.scripts",
-        "bloom.protocol.ring_store",
-        "bloom.protocol.session",
-        "bloom.protocol.membership",
-        "bloom.protocol.claim_protocol",
-        "bloom.protocol.deletion",
-        "bloom.protocol.info",
-        "bloom.extras.algebra",
-        "bloom.extras.bitmaps",
-        "bloom.extras.install",
-        "bloom.extras.save",
-    ),
     _mutate,
 )

@@ -146,13 +146,6 @@ def _header_seeds() -> Iterator[bytes]:
 RINGS = Target(
     run_ring,
     _seeds,
-    (
-        "bloom.model.ring_codec",
-        "bloom.model.header",
-        "bloom.model.ring",
-        "bloom.model.ring",
-        "bloom.model.schedule",
-    ),
     json_text,
 )
-HEADERS = Target(run_header, _header_seeds, ("bloom.model.header",), json_text, max_length=4_000)
+HEADERS = Target(run_header, _header_seeds, json_text, max_length=4_000)

@@ -235,21 +235,4 @@ def _line(data: bytes, dice: Any) -> bytes:
     return f"{name}{separator or '='}{given}".encode()
 
 
-TARGET = Target(
-    run,
-    _seeds,
-    (
-        "settings",
-        "recrawl_rules",
-        "bloom.validators",
-        "bloom.options",
-        "bloom.model.schedule",
-        "bloom.model.sizing",
-    ),
-    lines(_line),
-    (
-        *(*SETTINGS, "months", "runs", "never", "recrawl_after", "rotate_every", "capacity"),
-        *("url", "host", "depth", "default"),
-    ),
-    max_length=8_000,
-)
+TARGET = Target(run, _seeds, lines(_line), max_length=8_000)
