@@ -99,37 +99,6 @@ def connect(client: redis.Redis, window: object = None, **options: Any) -> Bloom
     return BloomFilter(client, KEY, window=window, **options)
 
 
-def layer_names(client: redis.Redis, block: int = 0) -> list[str]:
-    ring = stored_rings(client)[block]
-    return [layer.name for layer in ring.layers]
-
-
 ORDERS = ["write-newest", "write-all"]
 #: Enough that each of 16 blocks has some.
 URLS = [f"https://example.com/{i}" for i in range(200)]
-Notes = list[tuple[str, int]]
-
-
-def first_of(months: int) -> datetime:
-    """Return the start of a month, counted from January 2027."""
-    return at(2027 + months // 12, months % 12 + 1, 1)
-
-
-OPERATIONS = [
-    lambda bloom: sum(bloom.add_many(URLS)) == len(URLS),
-    lambda bloom: bloom.add("a") is True,
-    lambda bloom: not any(bloom.contains(URLS)),
-    lambda bloom: len(bloom) == 0,
-    lambda bloom: bloom.find(URLS[0]).seen is False,
-    lambda bloom: bloom.clear() is None,
-    lambda bloom: bloom.rotate() is None,
-    lambda bloom: bloom.open() is not None,
-]
-
-
-#: Seconds before a boundary, more than a test takes to say what it has to say.
-SHORTLY = 5
-
-
-def unix(when: datetime) -> int:
-    return int(when.timestamp())
