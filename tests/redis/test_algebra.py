@@ -194,6 +194,17 @@ def test_filters_may_be_on_different_servers(
         assert all(one.contains(items(range(1_500))))
 
 
+def test_what_is_no_filter_is_refused(client: Redis) -> None:
+    bloom = BloomFilter(client, "one")
+    other: Any = "two"
+    with pytest.raises(ConfigurationError, match="must be a BloomFilter"):
+        bloom.update(other)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        bloom | other
+    with pytest.raises(TypeError, match="unsupported operand"):
+        bloom & other
+
+
 # -- asyncio --
 
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import re
+import shutil
 import sys
 import tempfile
 from contextlib import closing
@@ -130,6 +131,21 @@ def test_the_directory_is_known_by_its_real_path_under_any_tmpdir(
     second.detach()
 
 
+def test_a_long_tmpdir_falls_back_to_tmp(
+    data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = own_tmp / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    data_dir.mkdir(mode=0o700)
+    fallback = Path(f"/tmp/scrapy-bloom-{os.geteuid()}")
+    existed = fallback.exists()
+    path = embedded._socket_path(data_dir)
+    if not existed:
+        fallback.rmdir()
+    assert path.parent == fallback
+
+
 def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file/bloom.*`url`"):
@@ -151,7 +167,7 @@ def test_a_missing_extra_and_a_platform_without_binary_are_named(
         EmbeddedServer.attach(data_dir)
 
 
-@pytest.mark.parametrize("binary", ["no-such-file", "refuses"])
+@pytest.mark.parametrize("binary", ["false", "no-such-file", "refuses"])
 def test_a_binary_that_does_not_run_is_reported(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, binary: str
 ) -> None:
@@ -159,7 +175,7 @@ def test_a_binary_that_does_not_run_is_reported(
     script = data_dir.with_name("refuses")
     script.write_text(f"#!/bin/sh\nexec {genuine} --no-such-option 1\n")
     script.chmod(0o700)
-    found = str(script) if binary == "refuses" else "/no-such-file"
+    found = {"false": shutil.which("false"), "refuses": str(script)}.get(binary, f"/{binary}")
     monkeypatch.setattr(embedded, "binary", lambda: found)
     with pytest.raises(StorageError, match="does not start") as caught:
         EmbeddedServer.attach(data_dir)
@@ -176,7 +192,7 @@ def test_a_directory_that_others_can_use_is_refused(data_dir: Path) -> None:
     assert not [*data_dir.iterdir()]
 
 
-@pytest.mark.parametrize("trouble", ["mode", "owner", "symlink"])
+@pytest.mark.parametrize("trouble", ["mode", "owner", "symlink", "file"])
 def test_an_unsafe_socket_directory_is_refused(
     data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
@@ -188,6 +204,8 @@ def test_an_unsafe_socket_directory_is_refused(
         owner = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
         (own_tmp / f"scrapy-bloom-{owner + 1}").mkdir(mode=0o700)
+    elif trouble == "file":
+        directory.write_text("")
     else:
         (own_tmp / "elsewhere").mkdir(mode=0o700)
         directory.symlink_to(own_tmp / "elsewhere", target_is_directory=True)

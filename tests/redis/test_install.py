@@ -150,6 +150,17 @@ def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
     assert client.keys(NEW) == []
 
 
+@pytest.mark.parametrize("block", [0, 2])
+def test_bitmaps_that_are_evicted_meanwhile_are_noticed(
+    client: Redis, put: Put, block: int
+) -> None:
+    """Also if no more is written to them, but to those of another block."""
+    ring, evicted = Keys("new").ring(block), Keys("new").layer(0, "0.0")
+    with pytest.raises(StorageError, match="is gone again: the server is out of memory and evict"):
+        put(client, lambda calls: calls[0].keys[0] == ring and client.delete(evicted))
+    assert client.keys(NEW) == []
+
+
 # -- asyncio --
 
 
@@ -204,6 +215,28 @@ def test_a_task_that_is_cancelled_cleans_up_even_if_it_is_cancelled_again(
     assert sorted(outcomes) == outcomes
     # redis-py 6 swallows all of them but the first.
     assert len(outcomes) > (0 if redis.__version__.startswith("6.") else 10)
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    server: Server, client: Redis, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_driver, "CLEAN_UP_SECONDS", 0.01)
+
+    def hang(calls: list[Call]) -> None:
+        if calls[0].script.name == "write_range":
+            client.client_pause(600_000, all=False)
+            raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        async with redis.asyncio.Redis.from_url(server.url) as own:
+            await load_and_watch(own, data, hang)
+
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(scenario())
+    finally:
+        client.client_unpause()
+    assert outcome(client) == "nothing"
 
 
 def test_the_header_is_restored_from_any_ring_of_what_is_finished(client: Redis, put: Put) -> None:

@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 from redis import Redis
 from support.archives import read
 from support.examples import examples
-from support.saving import KEYS, URLS, make, saved
+from support.saving import KEYS, URLS, make, saved, watched
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras import file as format_
+from scrapy_bloom.bloom.extras.algebra import read_block, try_block
 from scrapy_bloom.bloom.extras.file import MAX_LAYERS, ArchiveWriter
 from scrapy_bloom.bloom.extras.save import save
-from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
+from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply
 
 
 def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: Redis) -> None:
@@ -31,6 +33,32 @@ def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: Redis) -
 
 
 # -- while it is in use --
+
+
+def test_a_filter_that_never_keeps_still_is_given_up(client: Redis) -> None:
+    bloom, other = make(client), make(client)
+    header = bloom.open()
+
+    def clear(calls: list[Call]) -> None:
+        if calls[0].script.name == "read_range":
+            other.clear()
+
+    message = f"was different each of {MAX_ROUNDS} times"
+    with pytest.raises(StorageError, match=message):
+        saved(bloom, clear)
+    reading = try_block(bloom.session, header, 0, read_block)
+    with pytest.raises(StorageError, match=message):
+        bloom.run(lambda _: watched(reading, clear))
+
+
+def test_a_server_that_answers_with_too_few_bytes_is_an_error(client: Redis) -> None:
+    bloom = make(client)
+    bloom.open()
+    steps = read_block(bloom.session.held[0])
+    next(steps)
+    steps.send([Reply("ok", version=bloom.session.held[0].version)])
+    with pytest.raises(StorageError, match="answered 3 bytes where there are"):
+        steps.send([Reply(BYTES, data=b"abc")])
 
 
 def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: Redis) -> None:
