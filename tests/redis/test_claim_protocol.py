@@ -19,10 +19,9 @@ from support.claims import (
     release,
 )
 
-from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
+from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, StoredClaim
 
@@ -218,28 +217,6 @@ def test_others_clear_the_claims_or_all_or_lose_a_bitmap(bloom: BloomFilter, cli
         client.delete(key)
     assert claim_item(bloom, B, C) == NEW * 2
     assert bloom.lost_blocks in (1, 2)  # the items are in one block or in two
-
-
-@pytest.mark.parametrize("window", [None, "6 days"])
-def test_claims_and_workers_live_as_long_as_the_ring(client: Redis, window: str | None) -> None:
-    bloom = BloomFilter(client, "k", window=window, blocks=1)
-    claim_item(bloom, A)
-    bloom.run(lambda session: worker_protocol.heartbeat(session, "w {}", 60))
-    keys = Keys("k")
-    expiry = client.expiretime(keys.ring(0))
-    assert client.expiretime(keys.claims(0)) == client.expiretime(keys.heartbeats()) == expiry
-    assert (expiry == -1) is (window is None)
-
-
-def test_a_server_without_memory_claims_nothing(bloom: BloomFilter, client: Redis) -> None:
-    bloom.open()
-    client.config_set("maxmemory", 1)
-    try:
-        with pytest.raises(StorageError, match="out of memory"):
-            claim_item(bloom, A, B)
-    finally:
-        client.config_set("maxmemory", 0)
-    assert not claims(bloom)
 
 
 def test_claims_are_held_in_a_filter_that_was_created_anew(client: Redis) -> None:

@@ -219,18 +219,6 @@ def test_a_damaged_chunk_can_be_dropped(
 # -- keys --
 
 
-def test_all_keys_expire_with_the_ring(one: BloomFilter, client: Redis) -> None:
-    fill(one)
-    expiry = one.session.held[0].ring.expiry
-    assert [client.expiretime(key) for key in KEYS] == [expiry] * 4
-    for key in KEYS:
-        client.expire(key, 100)
-    crawl(one, items(3, 500), missing="HTTP 404")
-    assert [client.ttl(key) > 100 for key in KEYS] == [True, False, False, True]
-    pack_all(one)
-    assert [client.exists(KEYS[0]), *map(client.expiretime, KEYS[1:])] == [0, *[expiry] * 3]
-
-
 def test_all_keys_are_known_cleared_and_deleted(bloom: BloomFilter, client: Redis) -> None:
     def stored() -> set[str]:
         return {key.decode() for key in client.scan_iter()}

@@ -13,9 +13,9 @@ from support.clock import FrozenServer, MovedServer
 from support.rotation import (
     ORDERS,
     URLS,
+    assert_keys,
     assert_ttls,
     at,
-    checked_client,
     connect,
     stored_rings,
 )
@@ -37,8 +37,10 @@ def moved_server(moved_server: MovedServer, start_once: Any) -> Any:
 @pytest.fixture
 def client(moved: MovedServer) -> Iterator[Redis]:
     """A client of the moved server; what a test leaves behind has to be whole and to expire."""
-    with checked_client(moved) as client:
+    with moved.client() as client:
         yield client
+        assert_keys(client)
+        assert_ttls(client)
 
 
 # -- boundaries --

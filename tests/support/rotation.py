@@ -1,8 +1,7 @@
 """Windows: the rings and keys on a server, and what must hold for them at any time."""
 
 import random
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,6 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
-from support.clock import MovedServer
 
 KEY = "shop"
 KEYS = Keys(KEY)
@@ -57,15 +55,6 @@ def assert_keys(
     assert not others or going
     assert all(0 <= client.ttl(name) <= GOING for name in others)
     assert client.exists(*expected) == (len(expected) if rings else 0)
-
-
-@contextmanager
-def checked_client(moved: MovedServer) -> Iterator[redis.Redis]:
-    """Give a client of the moved server; at the end, filters there are whole and expire."""
-    with moved.client() as client:
-        yield client
-        assert_keys(client)
-        assert_ttls(client)
 
 
 def assert_ttls(client: redis.Redis, key: str = KEY, *, left: Collection[str] = ()) -> None:
