@@ -7,7 +7,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from redis import Redis
 from support.examples import examples
-from support.installing import ITEMS, NEW, OTHERS, Racer, check_clean, file_of, make, outcome
+from support.installing import (
+    ITEMS,
+    NEW,
+    OTHERS,
+    Racer,
+    check_clean,
+    check_free,
+    file_of,
+    make,
+    outcome,
+)
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, FilterMismatchError
@@ -97,3 +107,12 @@ def test_a_crawl_that_opens_the_key_meanwhile_wins_or_finds_the_whole(
         if is_last:
             break
     assert [*dict.fromkeys(outcomes)] == ["crawl's", "whole"]
+
+
+def test_one_that_is_dropped_sends_nothing_more(client: Redis, data: bytes) -> None:
+    racer = Racer(client, data)
+    for _ in range(8):
+        racer.go_on()
+    del racer
+    assert client.keys(NEW)
+    check_free(client)
