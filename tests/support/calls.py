@@ -1,6 +1,7 @@
 """Calls of scripts that tests make outside of an operation."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from scrapy_bloom.bloom.client.driver import Driver
@@ -23,3 +24,17 @@ def send(driver: Driver, calls: Sequence[Call]) -> list[Reply]:
 def send_text(client: Any, call: Call) -> Any:
     """Send a call with the text of its script, as redis-py does; return the reply as it is."""
     return client.execute_command(*call.command(by_text=True), **UNDECODED if call.binary else {})
+
+
+def carry_out(driver: Driver, steps: Operation[Any], count: int) -> None:
+    """Send the first calls of an operation, one by one, and none after them."""
+    with suppress(StopIteration):
+        calls = next(steps)
+        while True:
+            replies: list[Reply] = []
+            for call in calls:
+                if count == 0:
+                    return
+                count -= 1
+                replies += send(driver, [call])
+            calls = steps.send(replies)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import redis
 
+from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.embedded import EmbeddedServer
 from support.polling import until
 
@@ -58,3 +59,10 @@ def start_user(data_dir: Path, *args: str) -> tuple["subprocess.Popen[str]", int
 def finish(process: "subprocess.Popen[str]") -> int:
     process.communicate("\n")
     return process.returncode
+
+
+def come_and_go(data_dir: str, name: int, rounds: int) -> None:
+    """Attach, write a bit and detach, so many times."""
+    for number in range(rounds):
+        with closing(connect("embedded:", data_dir=data_dir)) as connection:
+            connection.client.setbit("bits", name * rounds + number, 1)

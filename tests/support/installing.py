@@ -87,10 +87,6 @@ class Racer:
         self.error: Exception | None = None
         self.ended = False
 
-    @property
-    def next_script(self) -> str:
-        return self._calls[0].script.name if self._calls else ""
-
     def go_on(self, *, lost: bool = False) -> None:
         """Make one round trip; its replies may be lost."""
         try:

@@ -1,8 +1,7 @@
 """Windows: the rings and keys on a server, and what must hold for them at any time."""
 
 import random
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,6 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
-from support.clock import MovedServer
 
 KEY = "shop"
 KEYS = Keys(KEY)
@@ -59,15 +57,6 @@ def assert_keys(
     assert client.exists(*expected) == (len(expected) if rings else 0)
 
 
-@contextmanager
-def checked_client(moved: MovedServer) -> Iterator[redis.Redis]:
-    """Give a client of the moved server; at the end, filters there are whole and expire."""
-    with moved.client() as client:
-        yield client
-        assert_keys(client)
-        assert_ttls(client)
-
-
 def assert_ttls(client: redis.Redis, key: str = KEY, *, left: Collection[str] = ()) -> None:
     """With a window each key has a TTL, the header's being the longest; without one none has."""
     keys, rings = Keys(key), stored_rings(client, key)
@@ -99,37 +88,6 @@ def connect(client: redis.Redis, window: object = None, **options: Any) -> Bloom
     return BloomFilter(client, KEY, window=window, **options)
 
 
-def layer_names(client: redis.Redis, block: int = 0) -> list[str]:
-    ring = stored_rings(client)[block]
-    return [layer.name for layer in ring.layers]
-
-
 ORDERS = ["write-newest", "write-all"]
 #: Enough that each of 16 blocks has some.
 URLS = [f"https://example.com/{i}" for i in range(200)]
-Notes = list[tuple[str, int]]
-
-
-def first_of(months: int) -> datetime:
-    """Return the start of a month, counted from January 2027."""
-    return at(2027 + months // 12, months % 12 + 1, 1)
-
-
-OPERATIONS = [
-    lambda bloom: sum(bloom.add_many(URLS)) == len(URLS),
-    lambda bloom: bloom.add("a") is True,
-    lambda bloom: not any(bloom.contains(URLS)),
-    lambda bloom: len(bloom) == 0,
-    lambda bloom: bloom.find(URLS[0]).seen is False,
-    lambda bloom: bloom.clear() is None,
-    lambda bloom: bloom.rotate() is None,
-    lambda bloom: bloom.open() is not None,
-]
-
-
-#: Seconds before a boundary, more than a test takes to say what it has to say.
-SHORTLY = 5
-
-
-def unix(when: datetime) -> int:
-    return int(when.timestamp())

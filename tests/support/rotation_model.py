@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
 
 
 @dataclass
@@ -124,3 +124,19 @@ class Block:
     def clear(self, now: int) -> None:
         number = self.generations[0].number + 1
         self.generations = [Generation(number, now, now, self.run)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client asks for, and the id of its run."""
+
+    size: tuple[int, float]
+    window: tuple[str, str | None]
+    run: str
+
+    @property
+    def schedule(self) -> Schedule | None:
+        window, period = self.window
+        if window == "never":
+            return None
+        return Schedule.of(parse_span("w", window), parse_span("p", period) if period else None)

@@ -10,11 +10,9 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.extras.file import ArchiveWriter
 from scrapy_bloom.bloom.extras.install import Run
 from scrapy_bloom.bloom.extras.save import save
-from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
-from support.archives import Content
 
 KEY = "shop"
 KEYS = Keys(KEY)
@@ -61,21 +59,3 @@ def saved(bloom: BloomFilter, between: Between = lambda _: None, **options: Any)
     file = io.BytesIO()
     bloom.run(lambda session: watched(save(session.keys, ArchiveWriter(file), **options), between))
     return file.getvalue()
-
-
-def stored(client: redis.Redis) -> Content:
-    """Return what is on the server."""
-    found = []
-    for block in range(OPTIONS["blocks"]):
-        fields = client.hgetall(KEYS.ring(block))
-        ring = ring_codec.parse(fields[b"state"].decode())
-        names = [layer.name for layer in ring.layers]
-        counts = {name: int(fields[f"n:{name}".encode()]) for name in names}
-        found.append((ring, counts, [bytes_of(client, KEYS.layer(block, name)) for name in names]))
-    return found
-
-
-def bytes_of(client: redis.Redis, key: str) -> bytes:
-    value = client.get(key) or b""
-    assert isinstance(value, bytes)
-    return value
