@@ -1,7 +1,7 @@
 """``Outputs`` gathers what a callback has ready, looks it up together and passes it on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +16,6 @@ from support.scraping import (
     FakeDecider,
     Scraper,
     ScraperLab,
-    generate,
-    link,
     links,
     one_turn,
 )
@@ -30,7 +28,7 @@ from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.lookups import Lookup
 from scrapy_bloom.crawl.outputs import Outputs
 
-SEEN, MINE_UNKEPT = Verdict.SEEN, Verdict.MINE_UNKEPT
+SEEN = Verdict.SEEN
 
 
 @FORMS
@@ -56,15 +54,6 @@ async def test_duplicates_only_are_not_passed_on(form: Any) -> None:
     assert lab.filter.dropped == [known, other]
     assert lab.scraper.lists == []
     assert lab.filter.noted == [other]  # before its lookup
-
-
-@in_loop
-async def test_a_request_that_is_claimed_and_not_kept_goes_on_to_the_scheduler() -> None:
-    """The scheduler makes the page wait for it."""
-    lab, one = ScraperLab(), link()
-    lab.filter.verdicts = {one: MINE_UNKEPT}
-    await lab.handle([one])
-    assert lab.scraper.flat == lab.filter.noted == [one]
 
 
 @in_loop
@@ -115,15 +104,6 @@ async def test_a_page_whose_outputs_cannot_be_handed_over_has_failed(waits: bool
     assert lab.scraper.flat == [other] * waits
 
 
-@in_loop
-async def test_without_batches_nothing_is_looked_up_and_all_is_noted() -> None:
-    lab, requests = ScraperLab(batch=0), links(100)
-    lab.filter.known = requests[:1]
-    await lab.handle(generate([*requests, ITEM]))
-    assert lab.filter.rounds == []
-    assert lab.filter.noted == lab.scraper.flat == [*requests, ITEM]
-
-
 # -- many outputs --
 
 
@@ -165,33 +145,6 @@ async def test_links_do_not_wait_for_an_item_that_takes_long(form: Any) -> None:
     is_done.set()
     await page
     assert len(lab.scraper.done) == 501
-
-
-# -- exceptions --
-
-
-def raising(outputs: list[Any], error: Exception) -> Iterator[Any]:
-    yield from outputs
-    raise error
-
-
-async def raising_after_a_wait(outputs: list[Any], error: Exception) -> AsyncIterator[Any]:
-    for output in outputs:
-        yield output
-    await asyncio.sleep(0)
-    raise error
-
-
-@pytest.mark.parametrize("before", [0, 1, 100])
-@pytest.mark.parametrize("callback", [raising, raising_after_a_wait])
-@in_loop
-async def test_an_exception_comes_after_what_was_yielded_before(
-    callback: Callable[[list[Any], Exception], Any], before: int
-) -> None:
-    lab, requests, error = ScraperLab(), links(before), ValueError("of the callback")
-    await lab.handle(callback([*requests], error))
-    assert lab.scraper.flat == requests
-    assert lab.scraper.errors == [error]
 
 
 # -- methods of another form --

@@ -49,23 +49,6 @@ async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> N
 
 
 @in_loop
-async def test_all_of_a_callback_runs_in_one_task() -> None:
-    lab, tasks = ScraperLab(2, Scraper(2)), set()
-
-    async def callback() -> AsyncIterator[Any]:
-        for number in range(200):
-            tasks.add(asyncio.current_task())
-            yield link(number) if number % 3 else ITEM
-            tasks.add(asyncio.current_task())
-            if number % 7 == 0:
-                await asyncio.sleep(0)
-
-    await lab.handle(callback())
-    assert len(tasks) == 1
-    assert len(lab.scraper.done) == 200
-
-
-@in_loop
 async def test_requests_keep_their_order_though_some_are_looked_up_and_others_not() -> None:
     lab, goes_on = ScraperLab(), asyncio.Event()
     first, second = link(1), link(2).replace(dont_filter=True)
@@ -85,29 +68,6 @@ async def test_requests_keep_their_order_though_some_are_looked_up_and_others_no
     lab.filter.decide_many = slow  # type: ignore[method-assign]
     await lab.handle(callback())
     assert lab.scraper.flat == [first, second]
-
-
-@in_loop
-async def test_a_cancellation_comes_where_the_callback_waits() -> None:
-    lab, is_waiting, was_cancelled = ScraperLab(), asyncio.Event(), False
-
-    async def callback() -> AsyncIterator[Any]:
-        nonlocal was_cancelled
-        yield ITEM
-        is_waiting.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            was_cancelled = True
-            raise
-
-    task = asyncio.ensure_future(lab.handle(callback()))
-    await is_waiting.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert was_cancelled
-    assert lab.scraper.done == [ITEM]
 
 
 @in_loop

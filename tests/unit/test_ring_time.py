@@ -20,18 +20,10 @@ from support.rings import (
     schedule,
 )
 
-from scrapy_bloom.bloom.model.generations import (
-    Config,
-)
+from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
-from scrapy_bloom.bloom.model.ring import (
-    RUNS_KEPT,
-    Ring,
-)
-from scrapy_bloom.bloom.model.schedule import (
-    HALF_MONTHS,
-    RUNS,
-)
+from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS
 
 timed = st.builds(
     lambda header, config, times: (header, config, times),
@@ -191,15 +183,12 @@ def test_a_longer_period_forgets_nothing_of_the_window() -> None:
         assert last_write + 4 * DAY <= changed.forgotten(after) <= last_write + 6 * DAY + 1
 
 
-def test_a_lost_layer_of_an_older_generation_goes_alone() -> None:
+def test_what_a_lost_layer_of_an_older_generation_takes_with_it() -> None:
+    """Where all are written, its generation: it would not know what the younger ones know."""
     ring = fresh(schedule=schedule(2 * DAY, DAY))
     ring = ring.grow(NOW, all_full(ring)).advance(NOW + DAY)
     assert [layer.name for layer in ring.without({"0.0"}).layers] == ["1.0", "0.1"]
     assert [layer.name for layer in ring.without({"0.0", "0.1"}).layers] == ["1.0"]
-
-
-def test_where_all_are_written_a_generation_with_a_loss_goes_as_a_whole() -> None:
-    """Tested alone one day, it would not know what the younger ones know."""
     ring = fresh(WRITE_ALL, schedule=schedule(3 * DAY, DAY))
     ring = ring.grow(NOW, all_full(ring)).rotate(NOW).rotate(NOW)
     assert numbers(ring.without({"0.0"})) == [2, 1]

@@ -134,12 +134,6 @@ def test_a_date_may_hide_changes_of_the_same_day(lastmod: str, expected: bool) -
     assert bool(sitemap_version(lastmod, "default:0", TODAY)) is expected
 
 
-@given(st.text(max_size=12) | st.from_regex(r"[0-9]{4}-?[0-9W]{2}-?[0-9]{1,2}", fullmatch=True))
-def test_any_text_may_be_a_lastmod(lastmod: str) -> None:
-    version = sitemap_version(lastmod, "default:0", TODAY)
-    assert version == (f"{lastmod} default:0" if is_final(lastmod, TODAY) else "")
-
-
 @given(st.dates(date(2000, 1, 1), date(2100, 1, 1)), st.integers(0, 3))
 def test_a_final_date_is_over_everywhere(day: date, later: int) -> None:
     """UTC-12 is the last to end a day, at noon of the next one in UTC."""
