@@ -22,7 +22,6 @@ from scrapy_bloom.bloom.errors import (
     in_words,
 )
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.cli.command import SUBCOMMANDS
 from scrapy_bloom.crawl.identity import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
@@ -32,7 +31,6 @@ from tools.reference.commands import own_actions, parsers
 from tools.reference.pages import DIRECTORY, PAGES
 from tools.reference.settings import GROUPS
 
-#: A key of earlier versions, which is warned about.
 PACKAGE = Path(scrapy_bloom.__file__).parent
 PARSERS = parsers()
 #: All that users read, without the history.
@@ -42,8 +40,6 @@ TEXTS = {
     for path in sorted(ROOT.glob(pattern))
     if path.name != "CHANGELOG.md"
 }
-#: Names that look like meta keys: the reason with which BLOOM_ON_REDIS_ERROR closes a spider.
-REASONS = {"bloom_redis_unavailable"}
 #: A command, to the end of the line or of the code.
 COMMAND = re.compile(r"scrapy bloom ([a-z]+)\b([^`\n#]*)")
 
@@ -56,16 +52,6 @@ def test_the_page_is_as_the_code_says(name: str) -> None:
 
 def headings(name: str) -> set[str]:
     return set(re.findall(r"^#+ `?(.+?)`?$", TEXTS[f"docs/reference/{name}.md"], re.MULTILINE))
-
-
-def test_all_there_is_has_a_heading() -> None:
-    assert set(SETTINGS) <= headings("settings")
-    assert set(SUBCOMMANDS) <= headings("commands")
-
-
-def test_the_stats_are_all_there() -> None:
-    rows = re.findall(r"^\| `bloom/(\w+)` \|", TEXTS["docs/reference/stats.md"], re.MULTILINE)
-    assert sorted(rows) == sorted(STATS)
 
 
 def test_the_kinds_of_keys_are_all_there() -> None:
@@ -127,16 +113,11 @@ def test_pages_name_only_what_there_is(page: str) -> None:
     assert set(re.findall(r"`bloom/(?:\w+/)?([a-z_]+)`", text)) <= set(STATS)
     assert set(re.findall(r"(?<![\w.])bloom_[a-z]\w*", text)) <= {
         *META_KEYS,
-        *REASONS,
-        *anchors(),
+        CLOSED_WITHOUT_SERVER,
+        *(name.lower() for name in SETTINGS),  # anchors
     }
     coded = re.findall(r"(?:\[|#|`)bloom-([a-z-]+)(?:\]|\)|`)", text)
     assert {f"bloom-{code}" for code in coded} <= headings("messages")
-
-
-def anchors() -> set[str]:
-    """Return the anchors of the settings, which look like meta keys."""
-    return {name.lower() for name in SETTINGS}
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -150,11 +131,3 @@ def test_pages_name_only_commands_that_there_are(page: str) -> None:
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
     found = {option for action in own_actions(parser) for option in action.option_strings}
     return found | {"--help", "--set", "--loglevel", "--nolog"}
-
-
-def test_each_option_is_on_the_page_of_commands() -> None:
-    text = TEXTS["docs/reference/commands.md"]
-    sections = dict(re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", text))
-    for name, parser in PARSERS.items():
-        for option in options_of(parser) - {"--help", "--set", "--loglevel", "--nolog"}:
-            assert re.search(rf"[` ]{option}[` ,]", sections[name]), f"{name} {option}"

@@ -56,21 +56,6 @@ def test_a_filter_is_the_sum_of_its_blocks() -> None:
     assert not info.counting
 
 
-def test_a_counting_filter_takes_four_times_the_memory() -> None:
-    header = replace(HEADER, counting=True)
-    rings = [Ring.fresh(header, Config(1_000, 1e-3), NOW, block=block) for block in range(2)]
-    info = describe("k", snapshot(rings, [{"0.0": 10}, {"0.0": 500}]))
-    plain = describe("k", snapshot(filter_of(schedule=None), [{"0.0": 10}, {"0.0": 500}]))
-    bits = rings[0].layers[0].num_bits
-    assert info.counting
-    assert (info.num_bits, info.estimated_error_rate) == (
-        plain.num_bits,
-        plain.estimated_error_rate,
-    )
-    assert plain.memory == 2 * -(-bits // 8)
-    assert info.memory == 2 * -(-bits // 2)
-
-
 def test_generations_are_told_newest_first_with_their_times() -> None:
     rings = [ring.advance(NOW + DAY) for ring in filter_of()]
     info = describe("k", snapshot(rings, [{"0.0": 10, "1.0": 1}, {"0.0": 20, "1.0": 2}]))

@@ -30,11 +30,7 @@ def test_links_of_the_readme_work_elsewhere() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
-    direct, named = (
-        re.findall(r"\]\(([^)]+)\)", text),
-        re.findall(r"^\[.+\]: (.+)$", text, re.MULTILINE),
-    )
-    for link in (*direct, *named):
+    for link in re.findall(r"(?m)(?:\]\(|^\[.+\]: )([^)\n]+)", text):
         target = re.sub(rf"^{SITE}(.+)\.html", rf"{ROOT}/docs/\1.md", link)
         target = re.sub(HERE, f"{ROOT}/", target)
         path, _, anchor = target.partition("#")
@@ -50,15 +46,6 @@ def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_the_readme_says_what_the_package_needs() -> None:
-    versions = re.search(r"It takes Python ([\d.]+), Scrapy ([\d.]+), and Redis", README)
-    assert versions
-    python, scrapy = versions.groups()
-    assert PROJECT["requires-python"] == f">={python}"
-    assert f"scrapy>={scrapy}" in PROJECT["dependencies"]
-    assert f"Programming Language :: Python :: {python}" in PROJECT["classifiers"]
 
 
 def test_the_decisions_have_an_index() -> None:

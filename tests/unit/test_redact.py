@@ -23,13 +23,11 @@ hosts = st.sampled_from(
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("redis://h:1/0", "redis://h:1/0"),
         ("redis://u:pw@h:1/2?db=2", "redis://u:***@h:1/2?db=2"),
         ("redis://token@h", "redis://***@h"),
         ("redis://h?db=1&password=pw&x=y", "redis://h?db=1&***&***"),
         ("unix://u:pw@/a/s?password=pw", "unix://u:***@/a/s?***"),
         ("redis://h:99999", "redis://***"),
-        ("u:pw@h", "***"),
         ("redis://u:pw/?@pw", "redis://***"),
         ("embedded:/some/dir", "embedded:/some/dir"),
         ("redis+cluster://u:pw@h:1,[::1]:2,i", "redis+cluster://u:***@h:1,[::1]:2,i"),
@@ -38,7 +36,6 @@ hosts = st.sampled_from(
             "redis+sentinel://:pw@a,b:2/main/1?sentinel_password=pw&db=1",
             "redis+sentinel://:***@a,b:2/main/1?***&db=1",
         ),
-        ("redis+sentinel://h/pw@main", "redis+sentinel://***"),
         ("redis+cluster://h,u:pw@i", "redis+cluster://h,u:***@i"),
         ("redis+cluster://h,pw@i,j@k", "redis+cluster://***"),
         ("redis+other://h", "***"),
@@ -55,22 +52,3 @@ def test_a_password_before_the_host_never_survives(
     if "@" not in host:
         password = password.replace("@", "")  # else its end is the host, for every reader
     assert SECRET not in redact(f"{scheme}{user}:{password}{host}")
-
-
-@given(
-    address=st.sampled_from(
-        [
-            *("redis://h", "redis://u@h:1/0", "unix:///s", "unix://", "h", ""),
-            *("redis+cluster://h,i", "redis+sentinel://h,i:1/s/0"),
-        ]
-    ),
-    name=st.sampled_from(
-        ["password", "sentinel_password", "pass%77ord", "PASSWORD", "ssl_password", "token", ""]
-    ),
-    before=st.sampled_from(["", "db=1&", "&&", "@", "db=1;"]),
-    password=passwords,
-)
-def test_a_password_in_the_query_never_survives(
-    address: str, name: str, before: str, password: str
-) -> None:
-    assert SECRET not in redact(f"{address}?{before}{name}={password}")

@@ -13,7 +13,7 @@ from scrapy_bloom.bloom.protocol.ring_store import FILLING, ROTATED
 from scrapy_bloom.crawl.report import Report, RingEvents
 from scrapy_bloom.crawl.stats import Stats
 
-BLOCKS, ROTATIONS = 2, 2_000
+BLOCKS, ROTATIONS = 2, 1_100
 HEADER = Header("0" * 32, BLOCKS, tuple(range(10)))
 MINUTES = Schedule(Span(240, SECONDS), Span(60, SECONDS))
 

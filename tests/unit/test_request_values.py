@@ -1,7 +1,7 @@
 """Values of a request's attributes, stored as JSON: they come back exactly, or are refused."""
 
 import enum
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath
@@ -39,7 +39,6 @@ from support.stored_requests import (
     Spot,
     Text,
     TokenRequest,
-    Word,
     assert_kept,
     assert_refused,
     made,
@@ -83,8 +82,7 @@ moments = (
     | st.decimals()
     | st.uuids()
 )
-path_texts = st.text(st.sampled_from("/\\.:aé\udc80 "), max_size=6)
-paths = path_texts.map(PurePosixPath) | path_texts.map(PosixPath)
+paths = st.text(st.sampled_from("/\\.:aé\udc80 "), max_size=6).map(PurePosixPath)
 named = st.sampled_from([*Colour, *Size, Rights.READ, Rights.ALL, Boxed.Colour.RED])
 rich = (
     moments
@@ -96,26 +94,7 @@ rich = (
     | st.binary(max_size=3).map(Octets)
 )
 flat_keys = (scalars | moments | paths | named).filter(lambda value: "NaN" not in str(value))
-deep_keys = (
-    st.tuples(flat_keys, flat_keys)
-    | st.builds(Point, flat_keys, flat_keys)
-    | st.builds(Fixed, flat_keys)
-    | st.frozensets(flat_keys, max_size=2)
-)
-
-
-@st.composite
-def hashables(draw: st.DrawFn) -> object:
-    """A strategy with a short repr."""
-    return draw(flat_keys | deep_keys)
-
-
-@st.composite
-def all_values(draw: st.DrawFn) -> object:
-    return draw(nested)
-
-
-hashable = hashables()
+hashable = flat_keys | st.tuples(flat_keys, flat_keys) | st.builds(Fixed, flat_keys)
 keys = hashable | tags
 nested = st.recursive(
     scalars | rich,
@@ -127,38 +106,27 @@ nested = st.recursive(
         | st.dictionaries(texts, inner, max_size=3).map(Mapping)
         | st.sets(hashable, max_size=3)
         | st.frozensets(hashable, max_size=3)
-        | st.builds(Point, inner, inner)
         | st.builds(Spot, inner, inner)
-        | st.builds(Price, inner, texts)
-        | st.builds(Fixed, inner)
-        | st.builds(Slotted, inner, texts)
         | st.builds(Discount, inner, texts)
+        | st.builds(Slotted, inner, texts)
         | st.builds(Sealed, inner, inner)
         | st.dictionaries(keys, inner, max_size=3)
         | st.dictionaries(tags, inner, max_size=1)
     ),
     max_leaves=10,
 )
-values = all_values()
-
 # -- what is kept --
 
 
-@given(values)
-def test_values_come_back_exactly(value: object) -> None:
-    assert_kept(sample(TokenRequest, token=value, meta={"a": value}))
-
-
-@given(st.dictionaries(keys, values, max_size=4))
-def test_dicts_come_back_exactly(value: dict[Any, Any]) -> None:
-    assert_kept(sample(meta=value, cb_kwargs=value, cookies=value))
+@given(nested, st.dictionaries(keys, nested, max_size=4))
+def test_values_come_back_exactly(value: object, held: dict[Any, Any]) -> None:
+    assert_kept(sample(TokenRequest, token=value, meta=held, cb_kwargs=held, cookies=held))
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         ({3, 1, 2}, '{"set":[1,2,3]}'),
-        (OrderedDict(a=1), '{"a":1}'),
         (date(2027, 1, 2), '{"date":"2027-01-02"}'),
         (timedelta(-1, 2, 3), '{"timedelta":"-1 2 3"}'),
         (Colour.CRIMSON, f'{{"enum":["{of(Colour)}","RED"]}}'),
@@ -183,15 +151,13 @@ def test_values_are_stored_under_their_tags(value: object, text: str) -> None:
         PureWindowsPath("C:/a"),
         datetime.max.replace(tzinfo=timezone(timedelta(seconds=-1))),
         {Text("a"): 1, 2: Text("b")},
-        {Colour.RED: Size.LARGE, (Rights.ALL,): {Boxed.Colour.RED}},
-        {Fixed(1): {(1, Sealed(2))}},
-        [Price(Fixed(Slotted(Sealed({Decimal("1.50")}))))],
+        {Point(1): Price(frozenset([Decimal("1.50")])), Rights.ALL: PosixPath("a")},
         made(Raising, amount=[1]),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_values_of_more_types_come_back(value: object) -> None:
-    assert_kept(sample(meta={"a": value}, cb_kwargs={"a": value}, cookies={"a": value}))
+    assert_kept(sample(meta={"a": value}))
 
 
 @pytest.mark.parametrize("innermost", [1, (), {"tuple": 1}, {1: [2]}, Point(1), {Price}, {1}])
@@ -226,17 +192,16 @@ def test_what_is_stored_can_be_read_however_deep_it_is(innermost: object) -> Non
         made(Price, amount=1, currency="EUR", more=1),
         type("Moment", (datetime,), {})(2027, 1, 1),
         TODAY.replace(fold=1),
-        TODAY.replace(tzinfo=timezone(timedelta(hours=1), "CET")),
         TODAY.replace(tzinfo=ZoneInfo("UTC")),
         time(1, fold=1),
         tuple.__new__(Point, (1,)),
     ],
     ids=lambda value: type(value).__name__,
 )
-@pytest.mark.parametrize("where", ["meta", "cb_kwargs", "cookies"])
-def test_values_of_other_types_are_refused(where: str, value: object) -> None:
-    arguments: dict[str, Any] = {where: {"a": [value]}}
-    assert_refused(Request(URL, **arguments), f"{where} holds a value of type")
+def test_values_of_other_types_are_refused(value: object) -> None:
+    for where in ("meta", "cb_kwargs", "cookies"):
+        arguments: dict[str, Any] = {where: {"a": [value]}}
+        assert_refused(Request(URL, **arguments), f"{where} holds a value of type")
 
 
 def spot_with_attributes() -> Spot:
@@ -263,11 +228,9 @@ def fake_colour() -> object:
     [
         (made(Slotted, amount=1), "AttributeError.*currency"),
         (PriceError(), "not safe"),
-        (Word(), "not safe"),
         (spot_with_attributes(), "meta holds a value of type Spot"),
         (fake_colour(), "meta holds a value of type Colour"),
         (local_class().RED, "not imported"),
-        ({Loose("a"): 1, Loose("a"): 2}, "meta would not come back unchanged"),
         ({Loose("a"): 1, "a": 2}, "meta would not come back unchanged"),
         ({Hashable()}, "unhashable"),
         (10**5000, "digits"),
@@ -278,12 +241,9 @@ def test_values_that_would_not_come_back_exactly_are_refused(value: object, reas
     assert_refused(sample(meta={"a": [value]}), reason)
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_value_that_holds_itself_and_a_class_behind_the_path_of_another_are_refused() -> None:
     value: list[object] = []
     value += [value, value]
     assert_refused(sample(meta={"a": value}), "meta is nested too deeply or too large")
-
-
-def test_a_class_behind_the_path_of_another_is_refused() -> None:
     hidden: Any = enum.Enum("Colour", {"RED": 1}, module=Colour.__module__)  # type: ignore[misc]
     assert_refused(sample(meta={"a": hidden.RED}), "Colour' is another class")

@@ -1,7 +1,6 @@
 """docs/scaling.md agrees with the code and with what was measured."""
 
 import json
-import math
 import re
 from typing import Any
 
@@ -30,12 +29,6 @@ def test_measured_memory_is_what_the_formulas_say(measured: dict[str, Any]) -> N
     memory = measured["memory"]
     computed = bits_per_url(memory["capacity"], memory["error_rate"])
     assert memory["bits_per_url"] == pytest.approx(computed, rel=0.05)
-
-
-def test_a_digit_of_the_error_rate_costs_what_the_ideal_says() -> None:
-    ideal = math.log2(10) / math.log(2)
-    assert bits_per_url(10**9, 1e-6) - bits_per_url(10**9, 1e-5) == pytest.approx(ideal, rel=0.03)
-    assert f"{ideal:.2f} bits for each further digit" in scaling.PAGE.read_text("utf-8")
 
 
 def test_a_crawl_takes_what_its_pages_and_links_take() -> None:
