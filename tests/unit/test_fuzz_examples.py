@@ -8,13 +8,11 @@ import pytest
 from fuzz.targets import TARGETS
 from scrapy import Request
 
-from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, Schedule, Span
-from scrapy_bloom.bloom.options import FilterOptions
 from scrapy_bloom.crawl.request_codec import dump, load
 from scrapy_bloom.crawl.workers import Process, Worker
 
@@ -85,13 +83,6 @@ def test_what_was_found(name: str) -> None:
 
 
 # -- the same without the targets, and what the errors say --
-
-
-def test_a_fingerprinter_is_a_text_that_can_be_sent() -> None:
-    with pytest.raises(ValueError, match="fingerprinter"):
-        Header.from_fields(HEADER.to_fields() | {"fingerprinter": "\ud800"})
-    with pytest.raises(ConfigurationError, match="in valid Unicode"):
-        FilterOptions.parse(fingerprinter="\ud800")
 
 
 def test_a_ring_longer_than_any() -> None:

@@ -1,6 +1,5 @@
 """The page of ``scrapy bloom report``, without a server."""
 
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -104,15 +103,6 @@ def test_every_text_is_escaped_and_nothing_is_loaded() -> None:
     Reader().feed(html)
     assert sum(HOSTILE in text for text in texts) == 7
     assert attributes == [HOSTILE]
-
-
-def test_bars_stay_on_the_time_line() -> None:
-    html = page("here", [Panel("default", "k", replace(INFO, now=OPENED + 1000 * DAY))])
-    bars = re.findall(r'<rect class="\w+" x="([\d.]+)" width="([\d.]+)"', html)
-    assert len(bars) == 2
-    assert all(float(x) >= 0 and float(x) + float(width) <= 1000.1 for x, width in bars)
-    (now,) = re.findall(r'<line x1="([\d.]+)"', html)
-    assert 0 <= float(now) < 1000
 
 
 PAGES: list[dict[str, Any]] = [

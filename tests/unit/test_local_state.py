@@ -23,7 +23,6 @@ class Known:
 
     def __init__(self, capacity: int, forget_after: float, clock: Clock) -> None:
         self.state = LocalState(capacity, forget_after, clock)
-        self._slots = self.state._slots
 
     def answered(self, place: BlockId, version: str, ends: float, sent: float) -> None:
         self.state._replied((f"{place}", 0), version, ends, sent)
@@ -128,20 +127,6 @@ def test_the_oldest_reserved_verdicts_are_given_up(state: LocalState) -> None:
         state.reserve(key, Verdict.NEW, 0)
     assert [key for key, _ in state.pop_oldest_reserved(2)] == keys[:3]
     assert [state.is_reserved(key) for key in keys] == [False] * 3 + [True] * 2
-
-
-# -- room --
-
-
-def test_an_entry_takes_eight_bytes_however_many_are_put_in(clock: Clock) -> None:
-    capacity = 1_000
-    known = Known(capacity, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    for number in range(3_000):
-        known.add(HERE, b"%d" % number)
-    slots = known._slots
-    assert slots.itemsize == 8
-    assert capacity <= len(slots) <= capacity + 1
 
 
 # -- against a model --

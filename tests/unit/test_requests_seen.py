@@ -1,14 +1,10 @@
 """Reading requests.seen: of every version of Scrapy, and what is no fingerprint in it."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import Request
-from scrapy.dupefilters import RFPDupeFilter
-from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.migrate import MAX_WIDTH, read_seen
 
@@ -37,16 +33,6 @@ def read(data: bytes) -> list[bytes]:
 def test_what_was_written_is_read(form: str, usual: list[bytes], odd: list[bytes]) -> None:
     assert read(write(form, *usual)) == usual
     assert read(write(form, b"no SHA-1", *odd, *usual)) == [b"no SHA-1", *odd, *usual]
-
-
-def test_the_file_of_the_installed_scrapy(tmp_path: Path) -> None:
-    requests = [Request(f"https://example.com/{number}") for number in range(1_000)]
-    fingerprinter = RequestFingerprinter()
-    scrapys = RFPDupeFilter(str(tmp_path), fingerprinter=fingerprinter)
-    assert not any(map(scrapys.request_seen, requests))
-    scrapys.close("finished")
-    found = read((tmp_path / "requests.seen").read_bytes())
-    assert found == [fingerprinter.fingerprint(request) for request in requests]
 
 
 def test_scrapy_2_19_appends_to_the_lines_of_an_older_version() -> None:

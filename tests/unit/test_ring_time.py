@@ -22,7 +22,7 @@ from support.rings import (
 
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
-from scrapy_bloom.bloom.model.ring import RUNS_KEPT, Ring
+from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS
 
 timed = st.builds(
@@ -145,15 +145,6 @@ def test_a_rotation_that_comes_a_moment_too_late_forgets_what_is_due(
     later = change(ring, NOW + 4 * DAY, all_full(ring))
     assert numbers(later) == [2]
     assert later.advance(NOW + 4 * DAY) is later
-
-
-def test_only_the_last_runs_are_kept() -> None:
-    ring = fresh(schedule=schedule(2, 1, RUNS))
-    for number in range(RUNS_KEPT + 5):
-        ring = ring.advance(NOW, run=str(number))
-    assert ring.runs == tuple(str(number) for number in reversed(range(5, RUNS_KEPT + 5)))
-    assert ring.advance(NOW, run="5") is ring
-    assert ring.advance(NOW, run="4") is not ring
 
 
 def test_a_filter_that_gets_a_window_forgets_nothing_before_its_time() -> None:

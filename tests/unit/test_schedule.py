@@ -143,13 +143,6 @@ def test_every_suggestion_works(window: Span, period: Span | None) -> None:
 # --- periods
 
 
-@given(spans.filter(lambda span: span.unit == SECONDS and span.count % 2 == 0), times)
-def test_a_length_of_time_lasts_half_of_it_at_least(window: Span, time: int) -> None:
-    schedule = Schedule.of(window)
-    forgotten = schedule.start(schedule.index(time) + schedule.generations)
-    assert window.count // 2 < forgotten - time <= window.count
-
-
 @given(schedules(), times)
 @example(Schedule.of(Span(2, HALF_MONTHS)), unix(2028, 2, 29))
 @example(months(5, 1), unix(2028, 2, 29))

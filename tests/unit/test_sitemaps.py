@@ -12,8 +12,7 @@ from scrapy.http import Response, XmlResponse
 from scrapy.spiders import SitemapSpider
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import SitemapVersions, sitemaps
-from scrapy_bloom.sitemaps import as_requested
+from scrapy_bloom import SitemapVersions
 
 SITE = "https://example.com"
 NAMESPACES = (
@@ -138,23 +137,6 @@ def test_alternates_have_versions() -> None:
         ("/p/3", DAY.format(3)),
     ]
     assert found(make()._parse_sitemap(answer(body))) == [requests[0], requests[2]]
-
-
-@pytest.mark.parametrize("path", ["/p/{}", "/p/ä{}"])
-def test_a_large_sitemap_takes_no_longer_for_pages_without_lastmod(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    escaped: list[int] = []
-
-    def counted(urls: dict[str, str]) -> dict[str, str]:
-        escaped.append(len(urls))
-        return as_requested(urls)
-
-    monkeypatch.setattr(sitemaps, "as_requested", counted)
-    body = urlset(*(entry(path.format(n), DAY.format(1) * (n % 2)) for n in range(100)))
-    requests = found(make()._parse_sitemap(answer(body)))
-    assert [version for _, version in requests] == ["", DAY.format(1)] * 50
-    assert escaped == ([] if path.isascii() else [100])
 
 
 WHOLE = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))

@@ -1,7 +1,7 @@
 """Versions of URLs: items that name their URL; what a process knows; versions of sitemaps."""
 
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 import pytest
@@ -20,11 +20,7 @@ from scrapy_bloom.fingerprinter import (
     version_of,
     versioned,
 )
-from scrapy_bloom.sitemaps import (
-    is_final,
-    short_version,
-    sitemap_version,
-)
+from scrapy_bloom.sitemaps import is_final, short_version, sitemap_version
 
 fingerprints = st.one_of(
     st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=30).map(VERSIONED.__add__)
@@ -75,33 +71,16 @@ URL, PAGE = b"u" * 20, ("default", versioned(b"u" * 20, b"1"))
 LINK = ("default", URL)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def local(clock: Clock) -> LocalState:
-    return LocalState(1_000, 60, clock)
-
-
-def test_a_link_is_seen_while_a_version_is_claimed(local: LocalState, clock: Clock) -> None:
+def test_a_link_is_seen_while_a_version_is_claimed_or_was_just_crawled() -> None:
+    clock = Clock()
+    local = LocalState(1_000, 60, clock)
     local.versions.claimed(PAGE)
     clock.now += 1_000_000
     assert local.get(LINK, 0)
     assert not local.get(PAGE, 0)
     assert not local.get(("other", URL), 0)
-
-
-def test_a_link_is_new_once_the_version_has_failed(local: LocalState) -> None:
-    local.versions.claimed(PAGE)
     local.discard(PAGE)
-    assert not local.get(LINK, 0)
-
-
-def test_the_filter_is_asked_soon_after_a_version_was_crawled(
-    local: LocalState, clock: Clock
-) -> None:
+    assert not local.get(LINK, 0), "it has failed"
     local.versions.claimed(PAGE)
     local.versions.crawled(PAGE)
     clock.now += FRESH_SECONDS
@@ -121,23 +100,17 @@ TODAY = date(2026, 3, 10)
     [
         ("2026-03-10T08:00:00Z", True),
         ("2026-03-10", False),
+        # UTC-12 is the last to end a day, at noon of the next one in UTC.
         ("2026-03-09", False),
         ("2026-03-08", True),
         ("2026-03-11", False),
         ("2026-03", False),
         ("yesterday", False),
-        ("", False),
     ],
 )
 def test_a_date_may_hide_changes_of_the_same_day(lastmod: str, expected: bool) -> None:
     assert is_final(lastmod, TODAY) is expected
     assert bool(sitemap_version(lastmod, "default:0", TODAY)) is expected
-
-
-@given(st.dates(date(2000, 1, 1), date(2100, 1, 1)), st.integers(0, 3))
-def test_a_final_date_is_over_everywhere(day: date, later: int) -> None:
-    """UTC-12 is the last to end a day, at noon of the next one in UTC."""
-    assert is_final(day.isoformat(), day + timedelta(later)) == (later >= 2)
 
 
 def test_a_sitemap_is_read_if_it_is_not_known_what_is_due() -> None:
