@@ -34,13 +34,7 @@ def worker(**changes: Any) -> str:
     return f"w {json.dumps(fields | changes, separators=(',', ':'))}"
 
 
-def nested(depth: int) -> Any:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
+NESTED = json.loads("[" * 900 + "]" * 900)
 EXAMPLES = {
     # The server's clock beyond all dates: OverflowError, and ValueError before the year 1.
     "late clock": ("replies", replies("info", None, None, ["ok", "v1", STATE, "9" * 20])),
@@ -62,7 +56,7 @@ EXAMPLES = {
     # A worker's host that is a list of lists: RecursionError when its entry was written again.
     "host": (
         "claims",
-        json.dumps({"claims": {}, "workers": {worker(host=nested(900)): str(NOW)}}).encode(),
+        json.dumps({"claims": {}, "workers": {worker(host=NESTED): str(NOW)}}).encode(),
     ),
     # A list of a million million seeds, which was read to its end; numbers without a repr.
     "seeds": ("settings", b'BLOOM_SEEDS:"!long"'),

@@ -5,42 +5,17 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-import support.infos
+from support import infos
 
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
+from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ledger_info import LedgerInfo
 from scrapy_bloom.cli.panel import SHOWN, Panel, WorkerRow
 from scrapy_bloom.cli.report import fits_until, page
 
 DAY = 86_400
-OPENED = 1_790_000_000
-NEWEST = GenerationInfo(
-    opened=OPENED,
-    closes=OPENED + 30 * DAY,
-    forgotten=OPENED + 90 * DAY,
-    run=0,
-    layers=1,
-    capacity=1000,
-    count=500,
-    estimated_error_rate=1e-7,
-    memory=4096,
-)
-INFO = replace(
-    support.infos.INFO,
-    key="k",
-    capacity_in_all=3000,
-    window="90 days",
-    period="30 days",
-    blocks=4,
-    num_hashes=17,
-    num_bits=32_768,
-    count=500,
-    estimated_error_rate=1e-7,
-    error_bound=1e-5,
-    memory=4096,
-    generations=(NEWEST,),
-    now=OPENED + 10 * DAY,
-)
+OPENED = infos.NOW
+NEWEST = replace(infos.GENERATION, count=500)
+INFO = replace(infos.INFO, generations=(NEWEST,), now=OPENED + 10 * DAY)
 #: 500 URLs came in 10 days, and there is room for 1,000 more.
 LATER = INFO.now + 20 * DAY
 HOSTILE = "</title></style><script>x</script>\"'&"

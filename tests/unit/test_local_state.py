@@ -77,15 +77,10 @@ def state() -> LocalState:
     return LocalState(100, FORGET_AFTER)
 
 
-def test_what_is_taken_is_new_once(state: LocalState) -> None:
+def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
     assert state.take(b"a")
     assert not state.take(b"a")
-    assert state.has_taken(b"a")
     assert state.pop(("default", b"a")) == Reserved(Verdict.SEEN, 0)
-
-
-def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
-    state.take(b"a")
     state.recorded([("default", b"a")], (), is_up=False)
     assert state.has_taken(b"a")
     state.server_is_used()

@@ -17,7 +17,6 @@ from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.cli.command import SUBCOMMANDS, BloomCommand
 from scrapy_bloom.cli.plan import as_text
 from scrapy_bloom.settings import BloomSettings
-from tools.scaling import bits_per_url
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,15 +114,6 @@ def test_the_table_of_sizes_is_what_plan_prints() -> None:
             facts["bits per URL"].removesuffix(" at capacity"),
             facts["new pages missed"].removesuffix(" in a window at most"),
         ]
-
-
-def test_the_table_of_error_rates_is_computed() -> None:
-    page = read("docs/explanation/false-positives.md")
-    rows = re.findall(r"^\| (1e-\d+) \| ([\d.]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
-    assert len(rows) == 4
-    for rate, bits, hidden in rows:
-        assert float(bits) == pytest.approx(bits_per_url(10**9, float(rate)), abs=0.05)
-        assert float(hidden.replace(",", "")) == pytest.approx(1_000_000 * float(rate))
 
 
 # -- README.md --

@@ -39,7 +39,7 @@ from scrapy_bloom.bloom.model.ring import (
     Ring,
 )
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_GENERATIONS, RUNS
-from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
+from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, plan
 
 schedules = st.sampled_from(
     [
@@ -273,8 +273,8 @@ def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
         assert after.layers[:-1] == before.layers
         last, added = after.layers[-2:]
         assert added.index == last.index + 1
-        if 8 * added.memory < MAX_GROWN_BITS:
-            assert added.capacity >= (last.capacity - head_room(old, last)) * config.growth
+        if last.index and 8 * added.memory < MAX_GROWN_BITS:
+            assert added.capacity >= last.capacity * config.growth
     if config.max_memory is not None:
         base = plan(
             config.capacity,
@@ -286,12 +286,6 @@ def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
         )
         to_come = max(0, config.slots - len(new.generations))
         assert new.memory * old.header.blocks + to_come * base.memory <= config.max_memory
-
-
-def head_room(ring: Ring, layer: Layer) -> float:
-    """Return what a first layer has for the uneven spread over blocks; it does not grow."""
-    even = ring.config.capacity / ring.header.blocks
-    return block_capacity(ring.config.capacity, ring.header.blocks) - even if not layer.index else 0
 
 
 def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:

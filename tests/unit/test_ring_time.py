@@ -23,7 +23,7 @@ from support.rings import (
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS
 
 timed = st.builds(
     lambda header, config, times: (header, config, times),
@@ -79,37 +79,6 @@ def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
     for generation in ring.generations:
         period = config.schedule.index(generation.dated, *part)
         assert ring.forgotten(generation) == config.schedule.start(period + config.slots, *part)
-
-
-@examples(100)
-@given(
-    st.sampled_from(ORDERS),
-    st.integers(1, 5),
-    st.integers(1, 3),
-    st.lists(st.integers(0, 8), max_size=40),
-)
-def test_in_runs_a_url_is_forgotten_exactly_g_periods_later(
-    order: str, window: int, period: int, shown: list[int]
-) -> None:
-    """The same as above; a run that was shown before, as by a second worker, rotates nothing."""
-    ring = fresh(order, schedule=schedule(window * period, period, RUNS))
-    held: dict[str, set[str]] = {}
-    seen_in: dict[str, int] = {}
-    known: list[str] = []
-    for number, run in enumerate(map(str, shown)):
-        known += [run] if run not in known else []
-        ring = ring.advance(NOW + number, run=run)
-        current = len(known) // period
-        assert ring.period(ring.active) == current
-        assert list(ring.runs) == known[::-1]
-        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
-        remembered = set().union(*(held[layer.name] for layer in ring.tested))
-        assert remembered == {u for u, p in seen_in.items() if current < p + window}
-        for url in (run, "home page"):
-            if url not in remembered:
-                seen_in[url] = current
-                for layer in ring.written:
-                    held[layer.name].add(url)
 
 
 def test_a_clock_that_goes_back_a_little_changes_nothing() -> None:

@@ -15,10 +15,8 @@ from scrapy_bloom.bloom.client.routes import (
     Failure,
     Topology,
     Wave,
-    ask_primaries,
     dispatch,
 )
-from scrapy_bloom.bloom.client.routes import Command as NodeCommand
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import Call, load
 
@@ -217,10 +215,3 @@ def test_no_node_that_answers_is_an_error() -> None:
         )
     with pytest.raises(ClusterDownError):
         play(dispatch(topology, [call_on(ONE)]), {ONE: [[]]}, {TWO: [[]]})
-
-
-def test_all_primaries_are_asked() -> None:
-    waves = ask_primaries(known(), NodeCommand(("INFO", "server")))
-    error = redis.ConnectionError("")
-    replies, _ = play(waves, {ONE: ["a"], TWO: [error]})
-    assert replies == ["a", Failure(error, TWO)]
