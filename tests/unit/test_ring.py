@@ -5,7 +5,9 @@ that a ring promises; a second, much simpler model says what it has to remember.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,14 +25,16 @@ from support.rings import (
 )
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model import ledger, ring_codec
 from scrapy_bloom.bloom.model.generations import (
     MAX_FURTHER_LAYERS,
     MAX_LAYERS,
     Config,
     Counts,
     Layer,
+    forgotten_before,
 )
+from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.model.ring import (
     RING_OUTLIVES_SECONDS,
     RUNS_EXPIRE_SECONDS,
@@ -82,6 +86,11 @@ class History:
     made_by: dict[str, tuple[int, Config]] = field(default_factory=dict)
     changes: int = 0
     names: set[str] = field(default_factory=set)
+    #: By the time of the record, the generations that took pages.
+    recorded: dict[int, set[int]] = field(default_factory=dict)
+    #: Whether its clock never goes back, and whether no generation was lost but the oldest ones.
+    is_forward: bool = False
+    is_in_order: bool = True
 
     def __post_init__(self) -> None:
         self.took(self.ring)
@@ -101,7 +110,7 @@ class History:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
+def histories(draw: st.DrawFn, *, forward: bool = False) -> History:
     """Draw a ring that can be reached. What it promises is checked at every step."""
     header, config = draw(headers), draw(configs)
     now = draw(st.integers(20 * YEAR, 80 * YEAR))
@@ -112,22 +121,30 @@ def histories(draw: st.DrawFn) -> History:
         history = History(
             Ring.fresh(header, replace(config, max_memory=None), now, block=block), now
         )
+    history.is_forward = forward or draw(st.booleans())
     for _ in range(draw(st.integers(0, 12))):
+        before = history.ring
         step(draw, history)
         check(history)
+        check_versions(before, history)
     return history
 
 
-def step(draw: st.DrawFn, history: History) -> None:
+def step(draw: Callable[[st.SearchStrategy[Any]], Any], history: History) -> None:
     ring, now, counts = history.ring, history.now, history.counts
-    kinds = ["advance", "advance", "fill", "fill", "rotate", "reconfigure", "lose", "clear"]
-    kind = draw(st.sampled_from(kinds))
+    kinds = ["advance", "advance", "record", "record", "fill", "fill"]
+    kind = draw(st.sampled_from([*kinds, "rotate", "reconfigure", "lose", "clear"]))
     if kind == "advance":
-        history.now = now = max(0, now + draw(jumps))
+        jump = draw(jumps)
+        history.now = now = max(0, now + (abs(jump) if history.is_forward else jump))
         run = draw(runs)
         advanced = ring.advance(now, counts, run)
         assert advanced.advance(now, counts, run) is advanced
         history.took(advanced)
+    elif kind == "record":
+        history.took(ring.advance(now, counts))
+        written = {layer.generation for layer in history.ring.written}
+        history.recorded[now] = history.recorded.get(now, set()) | written
     elif kind == "fill":
         fill(history, draw(st.sampled_from([0.5, 1.0])))
         grown = ring.grow(now, counts)
@@ -141,6 +158,10 @@ def step(draw: st.DrawFn, history: History) -> None:
         lost = draw(st.sets(st.sampled_from([layer.name for layer in ring.layers])))
         history.took(ring.without(lost))
         history.counts.update(dict.fromkeys(lost, 0))
+        left = numbers(history.ring)
+        history.is_in_order &= left == numbers(ring)[: len(left)]
+        for took in history.recorded.values():
+            took.intersection_update(left)
     else:
         reconfigure(history, draw(configs))
 
@@ -188,6 +209,34 @@ def check(history: History) -> None:
     assert len(ring.runs) == len(set(ring.runs)) <= RUNS_KEPT
     assert ring_codec.parse(ring_codec.dump(ring)) == ring
     check_times(ring)
+    check_due(history)
+
+
+def check_versions(old: Ring, history: History) -> None:
+    """Check that no page becomes new while nothing more is forgotten; so versions of sitemaps end.
+
+    See ``SitemapVersions``.
+    """
+    before, after = (forgotten_before(ring.generations) for ring in (old, history.ring))
+    assert after >= before
+    if after == before:
+        tested, left = ({layer.generation for layer in r.tested} for r in (old, history.ring))
+        assert all(took & left for took in history.recorded.values() if took & tested)
+
+
+def check_due(history: History) -> None:
+    """Check that pages are due once all generations that took them are forgotten, and never early.
+
+    Late, if a generation was opened in the same second, or was lost out of turn.
+    """
+    if not history.is_forward:
+        return
+    before = ledger.due_before(history.ring, history.now)
+    left = {*numbers(history.ring.advance(history.now))}
+    for time, took in history.recorded.items():
+        is_forgotten = not took & left
+        assert is_forgotten or time >= before
+        assert time <= before or not (is_forgotten and history.is_in_order)
 
 
 def check_times(ring: Ring) -> None:
@@ -228,6 +277,37 @@ def test_every_ring_keeps_its_promises(history: History, data: st.DataObject) ->
             after = after.advance(now)
             assert generation.number in numbers(after)
         assert generation.number not in numbers(after.advance(end))
+
+
+@examples(300)
+@given(
+    histories(forward=True),
+    st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["shop", "news"])), max_size=40),
+    st.data(),
+)
+def test_pages_of_a_chunk_of_the_ledger_are_forgotten_together(
+    history: History, found: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    """Whatever becomes of the ring later; and no request is lost, or in a chunk of another tag."""
+    opened = [generation.opened for generation in history.ring.generations]
+    around = {time + by for time in (*opened, *history.recorded) for by in (-1, 0, 1)}
+    times = sorted(time for time in {*around, history.now} if time <= history.now)
+    entries = [
+        LedgerEntry(times[place % len(times)], tag, f"{number}")
+        for number, (place, tag) in enumerate(found)
+    ]
+    chunks = ledger.chunks_of(history.ring, entries)
+    by_request = {entry.request: entry for entry in entries}
+    parts = [[by_request[text] for text in ledger.unpack(chunk.data)] for chunk in chunks]
+    assert sorted(one.request for part in parts for one in part) == sorted(by_request)
+    for _ in range(data.draw(st.integers(0, 6))):
+        step(data.draw, history)
+    before = ledger.due_before(history.ring, history.now)
+    for chunk, part in zip(chunks, parts, strict=True):
+        assert {entry.tag for entry in part} == {chunk.tag}
+        assert max(entry.time for entry in part) == chunk.time
+        if chunk.time != before:  # else a generation was opened in that second, after them
+            assert {entry.time < before for entry in part} == {chunk.time < before}
 
 
 def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
