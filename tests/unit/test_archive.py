@@ -178,21 +178,6 @@ def without(place: int, *instead: bytes) -> bytes:
     return packed(*GOOD[:place], *instead, *GOOD[place + 1 :])
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"header": None},
-        {"header": {**ONE.to_fields(), "blocks": "16385"}},
-        {"header": {**ONE.to_fields(), "seeds": "[" * 50_000}},
-        {"saved": "now"},
-        {"memory": 2**63},
-    ],
-)
-def test_a_forged_header_is_refused(header: dict[str, object]) -> None:
-    with pytest.raises(ArchiveError, match="it is no saved filter, or not usable: "):
-        drain(without(0, header_line(**header)))
-
-
 def test_secrets_are_in_no_error() -> None:
     fields = {**ONE.to_fields(), "seeds": "[987654321, 987654321]"}
     with pytest.raises(ArchiveError) as caught:

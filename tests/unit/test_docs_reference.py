@@ -3,29 +3,17 @@
 import argparse
 import ast
 import re
-from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from support.paths import ROOT
 
 import scrapy_bloom
-from scrapy_bloom.bloom.errors import (
-    _KINDS,
-    _NO_PRIMARY,
-    _REMEDIES,
-    _TLS_REMEDIES,
-    StorageError,
-    explain,
-    in_words,
-)
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.crawl.identity import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
-from scrapy_bloom.settings import SETTINGS, WORDS
+from scrapy_bloom.settings import SETTINGS
 from tools.reference import keys
 from tools.reference.commands import own_actions, parsers
 from tools.reference.pages import DIRECTORY, PAGES
@@ -85,25 +73,6 @@ def test_the_meta_keys_are_those_that_are_read() -> None:
 def test_each_setting_is_in_one_group() -> None:
     listed = [name for names in GROUPS.values() for name in names]
     assert sorted(listed) == sorted(name.removeprefix("BLOOM_").lower() for name in SETTINGS)
-
-
-def test_the_problems_of_servers_are_those_of_the_errors() -> None:
-    text = TEXTS["docs/reference/messages.md"]
-    rows = re.findall(r"(?m)^\| (.+) \| \[bloom-(.+)\]\(#bloom-\2\) \|$", text)
-    assert sorted(rows) == sorted(problems())
-    for error in (redis.AuthenticationError("WRONGPASS"), redis.ResponseError("MISCONF")):
-        explained = explain(error, "the server", WORDS)
-        assert (str(explained).removeprefix("the server "), explained.code) in rows
-
-
-def problems() -> Iterator[tuple[str, str]]:
-    """Yield what errors say about servers, and their codes."""
-    for pattern, remedy in (*_REMEDIES, *_TLS_REMEDIES):
-        if pattern != _NO_PRIMARY:  # its text is that of the exception
-            words = defaultdict(lambda: "...", WORDS, if_late="", if_closed="")
-            text = in_words(remedy.format_map(words), WORDS)
-            assert "{" not in text
-            yield text, _KINDS.get(pattern, StorageError).code
 
 
 @pytest.mark.parametrize("page", TEXTS)

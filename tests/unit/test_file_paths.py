@@ -45,7 +45,11 @@ def test_nothing_is_left_of_a_file_that_is_not_finished(
     assert path.read_bytes() == b"before"
 
 
-def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
+def test_a_pipe_and_an_open_file_are_used_as_they_are(tmp_path: Path) -> None:
+    buffer = io.BytesIO(b"abc")
+    with reading(buffer) as source, writing(buffer) as target:
+        assert source is target is buffer
+    assert not buffer.closed
     path, got = tmp_path / "pipe", []
     os.mkfifo(path)
     reader = threading.Thread(target=lambda: got.append(path.read_bytes()))
@@ -55,15 +59,6 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     reader.join()
     assert got == [b"x"]
     assert stat.S_ISFIFO(path.stat().st_mode)
-
-
-def test_an_open_file_is_used_as_it_is() -> None:
-    buffer = io.BytesIO(b"abc")
-    with reading(buffer) as file:
-        assert file is buffer
-    with writing(buffer) as file:
-        assert file is buffer
-    assert not buffer.closed
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:

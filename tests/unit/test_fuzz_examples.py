@@ -1,7 +1,6 @@
 """Inputs that fuzzing has found: see `docs/testing.md`. Each raised an undocumented error."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, Schedule, Span
 from scrapy_bloom.crawl.request_codec import dump, load
 from scrapy_bloom.crawl.workers import Process, Worker
 
@@ -91,16 +90,3 @@ def test_a_request_without_a_method() -> None:
     """It came back as GET."""
     request = Request("https://example.com/", method="")
     assert load(dump(request, None), None).method == ""
-
-
-def test_a_rotation_by_hand_never_goes_back_to_an_earlier_run() -> None:
-    """The ring could not be read again."""
-    config = replace(RING.config, schedule=Schedule(Span(3, RUNS), Span(1, RUNS)))
-    ring = Ring.fresh(HEADER, config, NOW, run="a")
-    for run in "bcd":
-        ring = ring.advance(NOW, run=run)
-    newest, *older = ring.generations
-    ring = replace(ring, generations=(replace(newest, run=0), *older))
-    assert ring_codec.parse(ring_codec.dump(ring)) == ring
-    rotated = ring.rotate(NOW)
-    assert ring_codec.parse(ring_codec.dump(rotated)) == rotated

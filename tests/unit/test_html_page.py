@@ -1,7 +1,7 @@
 """The page of ``scrapy bloom report``, without a server."""
 
 from dataclasses import replace
-from html.parser import HTMLParser
+from html import escape
 from typing import Any
 
 import pytest
@@ -31,7 +31,6 @@ def with_newest(**changes: int) -> FilterInfo:
         (INFO, OPENED + 20 * DAY),
         (with_newest(count=1000), INFO.now),
         (with_newest(count=0), None),
-        (with_newest(opened=INFO.now - DAY + 1), None),
         (with_newest(opened=INFO.now - DAY), INFO.now + DAY),
         # The newest generation is too young: the one before counts, too.
         (
@@ -66,18 +65,9 @@ def test_every_text_is_escaped_and_nothing_is_loaded() -> None:
     html = page(HOSTILE, [Panel(HOSTILE, HOSTILE, info, workers=[worker])])
     for loaded in ("<script", "<link", "<img", "<iframe", "<object", "url(", "http"):
         assert loaded not in html
-    texts, attributes = list[str](), list[str | None]()
-
-    class Reader(HTMLParser):
-        def handle_data(self, data: str) -> None:
-            texts.append(data)
-
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            attributes.extend(value for name, value in attrs if name == "data-key")
-
-    Reader().feed(html)
-    assert sum(HOSTILE in text for text in texts) == 7
-    assert attributes == [HOSTILE]
+    assert html.count(escape(HOSTILE)) == 10
+    assert HOSTILE not in html
+    assert f'data-key="{escape(HOSTILE)}"' in html
 
 
 PAGES: list[dict[str, Any]] = [

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.liveness import WorkerView
@@ -60,33 +58,6 @@ def test_a_process_that_is_gone_is_dead_at_once() -> None:
 def test_what_failed_is_free_when_it_is_due() -> None:
     assert crew().is_free(claim(FAILED, NOW))
     assert not crew().is_free(claim(FAILED, NOW + 1))
-
-
-@pytest.mark.parametrize(("known_for", "is_free"), [(None, False), (59.0, False), (60.0, True)])
-def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_free: bool) -> None:
-    owner = workers.worker_id("shop")
-    unknown = {} if known_for is None else {owner: known_for}
-    mine = crew(ALIVE, unknown=unknown)
-    assert mine.is_free(claim(owner)) is is_free
-    assert mine.is_to_be_awaited(claim(owner))
-
-
-@pytest.mark.parametrize(
-    ("idle_since", "made", "is_free"),
-    [
-        (NOW - 4, NOW - 10_000, False),
-        (NOW - 5, NOW - 5, True),
-        (NOW - 5, NOW - 4, False),
-        (NOW - 20, NOW - 9, False),
-        (NOW - 20, NOW - 10, True),
-    ],
-)
-def test_what_was_claimed_and_is_not_in_the_queue_is_lost(
-    idle_since: int, made: int, is_free: bool
-) -> None:
-    mine = replace(crew(idle_since=idle_since), me=replace(ME, queue=QUEUE))
-    assert mine.is_free(claim(QUEUE, made)) is is_free
-    assert mine.is_to_be_awaited(claim(QUEUE, made))
 
 
 def test_what_another_queue_has_is_its_workers_business() -> None:

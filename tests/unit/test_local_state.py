@@ -42,23 +42,13 @@ class Known:
         self.state.clear()
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def known(clock: Clock) -> Known:
-    """With room for all that is put in, and a block that has just answered."""
-    known = Known(1_000, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    return known
-
-
 # -- without a server --
 
 
-def test_without_a_server_old_entries_count(known: Known, clock: Clock) -> None:
+def test_without_a_server_old_entries_count() -> None:
+    clock = Clock()
+    known = Known(1_000, FORGET_AFTER, clock)
+    known.answered(HERE, "v1", NEVER, clock.now)
     known.answered(THERE, "v1", clock.now + 2, clock.now)
     for place in (HERE, THERE):
         known.add(place, b"a")
@@ -86,6 +76,9 @@ def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalSta
     state.server_is_used()
     assert not state.has_taken(b"a")
     assert state.get(("default", b"a"), 0, ANY_AGE), "for the next outage"
+    state.recorded([("default", b"b")], [b"b"], is_up=False)
+    state.server_is_used()
+    assert state.has_taken(b"b"), "it has no room for it"
 
 
 def test_what_stays_for_the_run_is_new_again_when_its_page_was_not_crawled(
@@ -103,14 +96,6 @@ def test_what_stays_for_the_run_is_new_again_when_its_page_was_not_crawled(
     assert not any(map(state.has_taken, (b"listing", version, b"u" * 20)))
     assert state.has_taken(b"outage")
     assert state.take(b"listing", for_run=True)
-
-
-def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
-    state.take(b"a")
-    state.recorded([("default", b"a"), ("default", b"b")], [b"a", b"b"], is_up=False)
-    state.server_is_used()
-    assert state.has_taken(b"a")
-    assert state.has_taken(b"b")
 
 
 # -- verdicts not used yet --

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, NEVER, RUNS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, NEVER, Schedule, Span
 from scrapy_bloom.bloom.options import FilterOptions
 
 SIX_MONTHS = Schedule(Span(12, HALF_MONTHS), Span(4, HALF_MONTHS))
@@ -31,22 +31,17 @@ def test_what_is_given_counts_and_the_rest_is_as_stored() -> None:
         assert FilterOptions(**options).config(STORED) == replace(STORED, **options)
 
 
-@pytest.mark.parametrize(
-    ("window", "period", "expected"),
-    [
-        (None, None, SIX_MONTHS),
-        (Span(12, HALF_MONTHS), None, SIX_MONTHS),
-        (None, Span(6, HALF_MONTHS), Schedule(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS))),
-        # The stored period need not divide another window.
-        (Span(10, HALF_MONTHS), None, Schedule(Span(10, HALF_MONTHS), Span(2, HALF_MONTHS))),
-        (Span(2, RUNS), None, Schedule(Span(2, RUNS), Span(1, RUNS))),
-        (NEVER, None, None),
-    ],
-)
-def test_window_and_period_of_a_filter_that_has_some(
-    window: Span | str | None, period: Span | None, expected: Schedule | None
-) -> None:
-    assert FilterOptions(window=window, period=period).config(STORED).schedule == expected
+def test_window_and_period_of_a_filter_that_has_some() -> None:
+    def schedule(**given: Any) -> Schedule | None:
+        return FilterOptions(**given).config(STORED).schedule
+
+    year, half, month = (Span(count, HALF_MONTHS) for count in (12, 6, 2))
+    assert schedule() == schedule(window=year) == SIX_MONTHS
+    assert schedule(period=half) == Schedule(year, half)
+    # The stored period need not divide another window.
+    five = Span(10, HALF_MONTHS)
+    assert schedule(window=five) == Schedule(five, month)
+    assert schedule(window=NEVER) is None
 
 
 def test_a_period_without_a_window_is_refused() -> None:
@@ -97,17 +92,12 @@ def test_another_filter_than_the_stored_one_is_refused(asked: dict[str, Any], me
         FilterOptions(**asked).check(HEADER, "k")
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"blocks": 4, "seeds": (5, 7, 11), "ring": WRITE_NEWEST},
-        {"stagger": False, "counting": False, "fingerprinter": "another.One"},
-        {"capacity": 1, "error_rate": 0.9, "growth": 0, "max_memory": 1, "window": NEVER},
-    ],
-)
-def test_what_may_change_or_is_as_stored_is_no_mismatch(asked: dict[str, Any]) -> None:
-    FilterOptions(**asked).check(HEADER, "k")
+def test_what_may_change_or_is_as_stored_is_no_mismatch() -> None:
+    FilterOptions().check(HEADER, "k")
+    as_stored = FilterOptions(blocks=4, seeds=(5, 7, 11), ring=WRITE_NEWEST, counting=False)
+    as_stored.check(HEADER, "k")
+    other = FilterOptions(capacity=1, error_rate=0.9, growth=0, max_memory=1, window=NEVER)
+    replace(other, fingerprinter="another.One").check(HEADER, "k")
 
 
 def test_a_counting_filter_is_created_as_one_and_does_not_write_to_all_generations() -> None:

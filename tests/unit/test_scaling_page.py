@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tools import scaling
-from tools.scaling import Costs, Crawl, bits_per_url, render
+from tools.scaling import Costs, Crawl, render
 
 COSTS = Costs(claim=20, confirm=50, seen=30, claim_bytes=400, confirm_bytes=300, seen_bytes=200)
 
@@ -23,12 +23,6 @@ def test_the_page_is_as_computed_now(measured: dict[str, Any]) -> None:
     page = scaling.PAGE.read_text("utf-8")
     assert set(re.findall(r"<!-- ([a-z]+) -->\n", page)) == {"end", "facts", *scaling.TABLES}
     assert render(page, measured) == page
-
-
-def test_measured_memory_is_what_the_formulas_say(measured: dict[str, Any]) -> None:
-    memory = measured["memory"]
-    computed = bits_per_url(memory["capacity"], memory["error_rate"])
-    assert memory["bits_per_url"] == pytest.approx(computed, rel=0.05)
 
 
 def test_a_crawl_takes_what_its_pages_and_links_take() -> None:
