@@ -1,13 +1,16 @@
-"""Lengths of time and numbers of runs: what people write, how they are shown, what is refused."""
+"""Lengths of time and other numbers: what people write, how they are shown, what is refused."""
 
 from datetime import timedelta
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from support.strategies import spans
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Span, parse_span
+from scrapy_bloom.bloom.validators import BYTES, COUNTS, SHARES, TIMES, read_number
 
 RANGES = {
     HALF_MONTHS: "0.5 months to 100 years",
@@ -135,3 +138,37 @@ def test_a_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
     assert refusal(Unprintable()).startswith("something of type Unprintable: ")
     assert refusal(10**5000).startswith("something of type int: ")
     assert len(refusal(["x" * 10**6])) < 200
+
+
+# -- numbers with other units --
+
+
+@given(st.integers(0, 10**12), st.sampled_from(sorted(COUNTS)), st.sampled_from(["", " "]))
+def test_a_whole_number_of_a_unit_is_exact(number: int, word: str, space: str) -> None:
+    assert read_number(f"{number}{space}{word.upper()}", COUNTS) == number * COUNTS[word]
+
+
+@given(st.integers(0, 10**9))
+def test_thousands_may_be_apart(number: int) -> None:
+    assert read_number(f"{number:,}", {}) == read_number(f"{number:_}", {}) == number
+
+
+@given(st.integers(0, 10**6), st.integers(0, 999))
+def test_a_fraction_is_exact_too(whole: int, thousandths: int) -> None:
+    expected = 1_000 * whole + thousandths
+    assert read_number(f"{whole}.{thousandths:03}k", COUNTS) == expected
+    assert read_number(f"{whole}.{thousandths:03}%", SHARES) == float(Fraction(expected, 100_000))
+
+
+def test_memory_is_in_thousands_or_in_powers_of_two_and_times_in_seconds() -> None:
+    sizes = {"1kB": 1000, "1KiB": 1024, "2G": 2 * 10**9, "2GiB": 2**31, "7B": 7}
+    assert {text: read_number(text, BYTES) for text in sizes} == sizes
+    times = {"500ms": 0.5, "2 s": 2, "1.5 minutes": 90, "1 hour": 3600}
+    assert {text: read_number(text, TIMES) for text in times} == times
+
+
+@pytest.mark.parametrize(
+    "text", ["", "k", "1kk", "-1", "1e6k", "1.k", ".5", "1,5", "1,00,000", "1 2", "9" * 41, "٣"]
+)
+def test_anything_else_is_no_number(text: str) -> None:
+    assert read_number(text, COUNTS) is None
