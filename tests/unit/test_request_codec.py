@@ -10,22 +10,8 @@ from hypothesis import strategies as st
 from scrapy import FormRequest, Request
 from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK
-from support.stored_requests import (
-    OTHER,
-    SPIDER,
-    URL,
-    ChangingRequest,
-    FailingRequest,
-    Method,
-    NeedyRequest,
-    Outer,
-    Pages,
-    SlottedRequest,
-    TokenRequest,
-    assert_kept,
-    assert_refused,
-    sample,
-)
+from support import stored_requests as kinds
+from support.stored_requests import OTHER, SPIDER, URL, assert_kept, assert_refused, sample
 
 from scrapy_bloom.crawl import request_codec
 from scrapy_bloom.crawl.request_codec import dump, load
@@ -67,9 +53,9 @@ def test_a_request_comes_back_exactly(path: str, chosen: dict[str, Any]) -> None
         sample(FormRequest, formdata={"q": ["ä", "b"]}),
         sample(JsonRequest, data={"ä": [1]}, dumps_kwargs={"ensure_ascii": False}),
         sample(XmlRpcRequest, params=(1, "ä"), methodname="get", encoding="cp1252"),
-        sample(SlottedRequest),
-        sample(TokenRequest, token=0),
-        sample(Outer.InnerRequest),
+        sample(kinds.SlottedRequest),
+        sample(kinds.TokenRequest, token=0),
+        sample(kinds.Outer.InnerRequest),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -138,12 +124,12 @@ def free(response: Any) -> None:
         SPIDER.of_the_class,
         SPIDER.partial,
         MethodType(free, SPIDER),
-        Pages.of_the_metaclass,
+        kinds.Pages.of_the_metaclass,
     ],
 )
 @pytest.mark.parametrize("name", ["callback", "errback"])
 def test_functions_that_are_no_methods_of_the_spider_are_refused(
-    name: str, function: Method
+    name: str, function: kinds.Method
 ) -> None:
     arguments: dict[str, Any] = {name: function}
     assert_refused(Request(URL, **arguments), f"{name} is not a method of the spider")
@@ -174,13 +160,13 @@ def test_headers_that_a_class_would_add_again_are_refused() -> None:
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (sample(SlottedRequest, page=2), "page would not come back"),
-        (sample(TokenRequest, token=range(1)), "token holds a value of type range"),
+        (sample(kinds.SlottedRequest, page=2), "page would not come back"),
+        (sample(kinds.TokenRequest, token=range(1)), "token holds a value of type range"),
         (sample(JsonRequest, dumps_kwargs={"cls": json.JSONEncoder}), "dumps_kwargs holds"),
         (sample(encoding="utf-16"), "url is not as Scrapy writes it"),  # it starts with a mark
-        (sample(NeedyRequest, needed="x"), "TypeError.*needed"),
-        (sample(ChangingRequest), "url is not as Scrapy writes it"),
-        (sample(FailingRequest), "broken property"),
+        (sample(kinds.NeedyRequest, needed="x"), "TypeError.*needed"),
+        (sample(kinds.ChangingRequest), "url is not as Scrapy writes it"),
+        (sample(kinds.FailingRequest), "broken property"),
     ],
 )
 def test_a_request_that_its_class_does_not_restore_is_refused(

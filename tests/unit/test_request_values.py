@@ -12,38 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from scrapy import Request
 from scrapy.http import Headers
-from support.stored_requests import (
-    SPIDER,
-    URL,
-    Boxed,
-    Colour,
-    Discount,
-    Fixed,
-    Fraction,
-    Hashable,
-    Items,
-    Loose,
-    Mapping,
-    Number,
-    Octets,
-    Pair,
-    Point,
-    Price,
-    PriceError,
-    Raising,
-    Rights,
-    Sealed,
-    Size,
-    Slotted,
-    Spot,
-    Text,
-    TokenRequest,
-    assert_kept,
-    assert_refused,
-    made,
-    of,
-    sample,
-)
+from support import stored_requests as kinds
+from support.stored_requests import SPIDER, URL, assert_kept, assert_refused, made, of, sample
 
 from scrapy_bloom.crawl.request_codec import dump
 from scrapy_bloom.crawl.request_values import MAX_DEPTH
@@ -60,16 +30,18 @@ PLAIN = [
     time(1, tzinfo=timezone(timedelta(seconds=-1))),
     *(Decimal("1.50"), Decimal("-0"), Decimal("1E+99"), Decimal("-Infinity")),
     *(PurePosixPath("/a/é"), PosixPath("a\udc80"), PureWindowsPath("C:/a")),
-    *(Colour.RED, Colour.CRIMSON, Size.LARGE, Rights.READ, Rights.ALL, Boxed.Colour.RED),
-    *(Text("a"), Number(1), Fraction(1.5), Octets(b"a")),
-    *(Point(1), Fixed((1, b"a")), frozenset([1, (2, "a")]), (1, (b"a",))),
+    *(*kinds.Colour, *kinds.Size, kinds.Rights.READ, kinds.Rights.ALL, kinds.Boxed.Colour.RED),
+    *(kinds.Text("a"), kinds.Number(1), kinds.Fraction(1.5), kinds.Octets(b"a")),
+    *(kinds.Point(1), kinds.Fixed((1, b"a")), frozenset([1, (2, "a")]), (1, (b"a",))),
 ]
 HOLDING = [
-    *(PLAIN, tuple(PLAIN), set(PLAIN), Items([1, [2]]), Pair((1, {2}))),
-    *(dict.fromkeys(PLAIN, 1), Mapping(a=Text("b")), defaultdict(list, a=[1]), Headers({"A": "b"})),
-    *({"set": [1]}, {"dict": 1, "tuple": 2}, {Text("a"): 1, 2: Text("b")}),
-    *(Spot(1, [2]), Price([1], "a"), Discount(Point(Spot({}, 1))), Slotted({1: {2: (3,)}})),
-    *(Sealed([Price(1)], {"enum": Colour.RED}), made(Raising, amount=[1])),
+    *(PLAIN, tuple(PLAIN), set(PLAIN), kinds.Items([1, [2]]), kinds.Pair((1, {2}))),
+    *(dict.fromkeys(PLAIN, 1), {"set": [1]}, {"dict": 1, "tuple": 2}),
+    *(kinds.Mapping(a=kinds.Text("b")), {kinds.Text("a"): 1, 2: kinds.Text("b")}),
+    *(defaultdict(list, a=[1]), Headers({"A": "b"})),
+    *(kinds.Spot(1, [2]), kinds.Price([1], "a"), kinds.Slotted({1: {2: (3,)}})),
+    *(kinds.Discount(kinds.Point(kinds.Spot({}, 1))), kinds.Sealed([kinds.Price(1)], {"enum": 1})),
+    made(kinds.Raising, amount=[1]),
 ]
 
 
@@ -77,7 +49,7 @@ HOLDING = [
 def test_values_come_back_exactly(value: object) -> None:
     """The fuzzer of requests finds others, by way of what is stored."""
     held = {"a": value, "b": [value], 1: value}
-    assert_kept(sample(TokenRequest, token=value, meta=held, cb_kwargs=held, cookies=held))
+    assert_kept(sample(kinds.TokenRequest, token=value, meta=held, cb_kwargs=held, cookies=held))
 
 
 # -- how it is stored --
@@ -89,10 +61,10 @@ def test_values_come_back_exactly(value: object) -> None:
         ({3, 1, 2}, '{"set":[1,2,3]}'),
         (date(2027, 1, 2), '{"date":"2027-01-02"}'),
         (timedelta(-1, 2, 3), '{"timedelta":"-1 2 3"}'),
-        (Colour.CRIMSON, f'{{"enum":["{of(Colour)}","RED"]}}'),
-        (Boxed.Colour.RED, f'{{"enum":["{of(Boxed)}.Colour","RED"]}}'),
-        (Price(1), f'{{"dataclass":["{of(Price)}",{{"amount":1,"currency":"EUR"}}]}}'),
-        (Point(1), f'{{"namedtuple":["{of(Point)}",[1,null]]}}'),
+        (kinds.Colour.CRIMSON, f'{{"enum":["{of(kinds.Colour)}","RED"]}}'),
+        (kinds.Boxed.Colour.RED, f'{{"enum":["{of(kinds.Boxed)}.Colour","RED"]}}'),
+        (kinds.Price(1), f'{{"dataclass":["{of(kinds.Price)}",{{"amount":1,"currency":"EUR"}}]}}'),
+        (kinds.Point(1), f'{{"namedtuple":["{of(kinds.Point)}",[1,null]]}}'),
         ({"set": 1}, '{"dict":[["set",1]]}'),
     ],
     ids=lambda value: type(value).__name__,
@@ -103,7 +75,7 @@ def test_values_are_stored_under_their_tags(value: object, text: str) -> None:
     assert_kept(request)
 
 
-@pytest.mark.parametrize("innermost", [1, (), {"tuple": 1}, {1: [2]}, Point(1), {Price}, {1}])
+@pytest.mark.parametrize("innermost", [1, (), {"tuple": 1}, {1: [2]}, kinds.Point(1), {1}])
 def test_what_is_stored_can_be_read_however_deep_it_is(innermost: object) -> None:
     value, is_kept = innermost, False
     for _ in range(MAX_DEPTH):
@@ -128,16 +100,16 @@ def test_what_is_stored_can_be_read_however_deep_it_is(innermost: object) -> Non
     [
         object(),
         bytearray(b"x"),
-        [Text("\ud83d\ude00")],
+        [kinds.Text("\ud83d\ude00")],
         PurePosixPath("\ud83d\ude00"),
         SPIDER.parse,
-        Rights(0),
-        made(Price, amount=1, currency="EUR", more=1),
+        kinds.Rights(0),
+        made(kinds.Price, amount=1, currency="EUR", more=1),
         type("Moment", (datetime,), {})(2027, 1, 1),
         TODAY.replace(fold=1),
         TODAY.replace(tzinfo=ZoneInfo("UTC")),
         time(1, fold=1),
-        tuple.__new__(Point, (1,)),
+        tuple.__new__(kinds.Point, (1,)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -147,8 +119,8 @@ def test_values_of_other_types_are_refused(value: object) -> None:
         assert_refused(Request(URL, **arguments), f"{where} holds a value of type")
 
 
-def spot_with_attributes() -> Spot:
-    spot = Spot(1, 2)
+def spot_with_attributes() -> kinds.Spot:
+    spot = kinds.Spot(1, 2)
     spot.note = "x"  # type: ignore[attr-defined]
     return spot
 
@@ -161,7 +133,7 @@ def local_class() -> Any:
 
 
 def fake_colour() -> object:
-    fake: Any = int.__new__(Colour, 3)
+    fake: Any = int.__new__(kinds.Colour, 3)
     fake._name_ = "RED"
     return fake
 
@@ -169,13 +141,13 @@ def fake_colour() -> object:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (made(Slotted, amount=1), "AttributeError.*currency"),
-        (PriceError(), "not safe"),
+        (made(kinds.Slotted, amount=1), "AttributeError.*currency"),
+        (kinds.PriceError(), "not safe"),
         (spot_with_attributes(), "meta holds a value of type Spot"),
         (fake_colour(), "meta holds a value of type Colour"),
         (local_class().RED, "not imported"),
-        ({Loose("a"): 1, "a": 2}, "meta would not come back unchanged"),
-        ({Hashable()}, "unhashable"),
+        ({kinds.Loose("a"): 1, "a": 2}, "meta would not come back unchanged"),
+        ({kinds.Hashable()}, "unhashable"),
         (10**5000, "digits"),
     ],
     ids=lambda value: type(value).__name__,
@@ -188,5 +160,5 @@ def test_a_value_that_holds_itself_and_a_class_behind_the_path_of_another_are_re
     value: list[object] = []
     value += [value, value]
     assert_refused(sample(meta={"a": value}), "meta is nested too deeply or too large")
-    hidden: Any = enum.Enum("Colour", {"RED": 1}, module=Colour.__module__)  # type: ignore[misc]
+    hidden: Any = enum.Enum("Colour", {"RED": 1}, module=kinds.Colour.__module__)  # type: ignore[misc]
     assert_refused(sample(meta={"a": hidden.RED}), "Colour' is another class")

@@ -6,18 +6,10 @@ from typing import Any
 
 import pytest
 from scrapy import Request, Spider
-from support import stored_requests
+from support import stored_requests as kinds
 from support.stored_requests import (
     OTHER,
     SPIDER,
-    Pages,
-    Pair,
-    Point,
-    Price,
-    PriceError,
-    Raising,
-    TokenRequest,
-    Word,
     assert_bad,
     assert_kept,
     assert_refused,
@@ -29,7 +21,7 @@ from support.stored_requests import (
 from scrapy_bloom.crawl.request_codec import dump, load
 from scrapy_bloom.crawl.request_values import MAX_LENGTH
 
-MODULE = stored_requests.__name__
+MODULE = kinds.__name__
 
 
 def held(value: object) -> str:
@@ -51,16 +43,16 @@ def held(value: object) -> str:
         (stored(url="https://["), "ValueError|Invalid|IPv6"),
         (stored(headers=[["a", "\u1234"]]), "UnicodeEncodeError"),
         (stored(priority=1.0), "priority"),
-        (stored(_class=of(TokenRequest), more=1), "TypeError.*more"),
+        (stored(_class=of(kinds.TokenRequest), more=1), "TypeError.*more"),
         (stored(_class=f"{MODULE}:RaisingRequest"), "KeyError"),
         (held({"timedelta": "9" * 999 + " 0 0"}), "OverflowError"),
-        (held({"enum": [of(Price), "currency"]}), "Price is not a class of kind enum"),
+        (held({"enum": [of(kinds.Price), "currency"]}), "Price is not a class of kind enum"),
         (held({"enum": ["os:environ", "PATH"]}), "not imported"),
         (held({"dataclass": [of(Spider), {}]}), "Spider is not a class of kind dataclass"),
-        (held({"dataclass": [of(PriceError), {"amount": 1}]}), "not safe"),
-        (held({"dataclass": [of(Word), {"amount": 1}]}), "not safe"),
-        (held({"namedtuple": [of(Point), [1]]}), "Expected 2 arguments"),
-        (held({"namedtuple": [of(Pair), []]}), "Pair is not a class of kind namedtuple"),
+        (held({"dataclass": [of(kinds.PriceError), {"amount": 1}]}), "not safe"),
+        (held({"dataclass": [of(kinds.Word), {"amount": 1}]}), "not safe"),
+        (held({"namedtuple": [of(kinds.Point), [1]]}), "Expected 2 arguments"),
+        (held({"namedtuple": [of(kinds.Pair), []]}), "Pair is not a class of kind namedtuple"),
     ],
 )
 def test_bad_text_is_refused_with_a_reason(text: object, reason: str) -> None:
@@ -69,8 +61,8 @@ def test_bad_text_is_refused_with_a_reason(text: object, reason: str) -> None:
 
 
 def test_no_initialization_of_a_dataclass_runs() -> None:
-    value = load(held({"dataclass": [of(Raising), {"amount": [1]}]}), SPIDER).meta["a"]
-    assert type(value) is Raising
+    value = load(held({"dataclass": [of(kinds.Raising), {"amount": [1]}]}), SPIDER).meta["a"]
+    assert type(value) is kinds.Raising
     assert vars(value) == {"amount": [1]}
 
 
@@ -96,7 +88,7 @@ def free(response: Any) -> None:
 
 
 def test_no_property_of_the_spider_is_evaluated() -> None:
-    class Tempted(Pages):
+    class Tempted(kinds.Pages):
         pass
 
     spider = Tempted()
@@ -123,7 +115,7 @@ class Lazy(ModuleType):
         *("", "Request", ":Request", "scrapy.http.request:", "scrapy.http.request:Request.copy"),
         *("scrapy.http.request:Request.__class__", "scrapy.http.response:Response"),
         *("builtins:eval", "builtins:int", "antigravity:Request", "lazy_module:Request"),
-        *("none_module:Request", f"{MODULE}:SPIDER.__class__", f"{MODULE}:Pages.tempting"),
+        *("none_module:Request", f"{MODULE}:SPIDER.__class__", f"{MODULE}:kinds.Pages.tempting"),
         *(f"{MODULE}:json.Request", f"{MODULE}:Price"),
     ],
 )
@@ -135,7 +127,7 @@ def test_what_is_not_an_imported_class_of_requests_is_refused(
     before = set(sys.modules)
     assert_bad(stored(_class=path), "^class .* is not")
     assert set(sys.modules) == before
-    assert not Pages.touched
+    assert not kinds.Pages.touched
 
 
 def test_classes_are_found_only_through_the_modules_of_the_spider(
@@ -152,7 +144,7 @@ def test_classes_are_found_only_through_the_modules_of_the_spider(
     assert_refused(request, "is not imported by the spider's module")
     for through in (OwnRequest, elsewhere):
         with monkeypatch.context() as patch:
-            patch.setitem(vars(stored_requests), "other_name", through)
+            patch.setitem(vars(kinds), "other_name", through)
             text = dump(request, SPIDER)
             assert_kept(request)
             assert_refused(request, "is not imported by the spider's module", None)

@@ -44,12 +44,6 @@ def test_items_tell_urls_and_versions_apart_and_name_their_url(
     assert len(items) == len(set(requests))
 
 
-def test_a_fingerprint_of_the_projects_own_is_not_taken_for_a_version() -> None:
-    own = VERSIONED + b"12345678" + b"another page"
-    assert base_of(bounded(own)) is None
-    assert bounded(own) != own
-
-
 @pytest.mark.parametrize(
     ("meta", "version"),
     [
