@@ -21,6 +21,7 @@ RING = Ring.fresh(
     HEADER, Config(100, 1e-3, Schedule(Span(4, HALF_MONTHS), Span(2, HALF_MONTHS))), NOW
 )
 STATE = ring_codec.dump(RING)
+UNSENT = STATE.replace('"fingerprinter":""', r'"fingerprinter":"\ud800"')
 
 
 def replies(operation: str, *given: Any, state: str = STATE) -> bytes:
@@ -39,19 +40,7 @@ EXAMPLES = {
     "late clock": ("replies", replies("info", None, None, ["ok", "v1", STATE, "9" * 20])),
     "early clock": ("replies", replies("info", None, None, ["ok", "v1", STATE, "-99999999999999"])),
     # Text that cannot be sent: UnicodeEncodeError when the header was restored from the ring.
-    "surrogate": (
-        "replies",
-        replies(
-            "open",
-            [
-                "missing",
-                "v1",
-                (bad := STATE.replace('"fingerprinter":""', r'"fingerprinter":"\ud800"')),
-                "1",
-            ],
-            state=bad,
-        ),
-    ),
+    "surrogate": ("replies", replies("open", ["missing", "v1", UNSENT, "1"], state=UNSENT)),
     # A worker's host that is a list of lists: RecursionError when its entry was written again.
     "host": (
         "claims",

@@ -61,6 +61,21 @@ def test_damaged_header_is_refused(name: str, value: str) -> None:
 LAYER = {"generation": 0, "index": 0, "num_bits": 8, "capacity": 1}
 BARE = {"number": 0, "opened": 0, "dated": 0, "run": 0, "layers": [LAYER]}
 STORED_CONFIG = json.loads(ring_codec.dump(RING))["config"]
+BAD_CONFIG = [
+    *(("capacity", 0), ("window", "soon"), ("max_memory", 0)),
+    *(("error_rate", value) for value in (0, 1, "0.1", float("nan"))),
+    *(("period", value) for value in (None, "1 day")),
+    # 0.5 would shrink to nothing.
+    *(("growth", value) for value in (None, 0.5, 65, True, float("nan"))),
+]
+BAD_GENERATION = [
+    ("number", 1),  # its layer is of another
+    ("opened", 2**38),  # no calendar goes so far
+    *(("layers", value) for value in ([], [None], [{**LAYER, "index": 1}, LAYER])),
+    *(("layers", [{**LAYER, "num_bits": value}]) for value in (0, 2**40)),
+    ("layers", [{**LAYER, "capacity": 0}]),
+    ("layers", [{**LAYER, "index": MAX_LAYERS}]),
+]
 
 
 def test_incomplete_ring_is_refused() -> None:
@@ -73,42 +88,6 @@ def test_incomplete_ring_is_refused() -> None:
         config = {name: value for name, value in STORED_CONFIG.items() if name != missing}
         with pytest.raises(ValueError, match=f"damaged.*{missing}"):
             ring_codec.parse(stored(config=config))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("capacity", 0),
-        *(("error_rate", value) for value in (0, 1, "0.1", float("nan"))),
-        ("window", "soon"),
-        *(("period", value) for value in (None, "1 day")),
-        # 0.5 would shrink to nothing.
-        *(("growth", value) for value in (None, 0.5, 65, True, float("nan"))),
-        ("max_memory", 0),
-    ],
-)
-def test_damaged_config_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match="damaged"):
-        ring_codec.parse(stored(config={**STORED_CONFIG, name: value}))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("number", 1),  # its layer is of another
-        ("opened", 2**38),  # no calendar goes so far
-        ("layers", []),
-        ("layers", [None]),
-        ("layers", [{**LAYER, "index": 1}, LAYER]),
-        ("layers", [{**LAYER, "num_bits": 2**40}]),
-        ("layers", [{**LAYER, "num_bits": 0}]),
-        ("layers", [{**LAYER, "capacity": 0}]),
-        ("layers", [{**LAYER, "index": MAX_LAYERS}]),
-    ],
-)
-def test_damaged_generation_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match="damaged"):
-        ring_codec.parse(stored(generations=[{**BARE, name: value}]))
 
 
 def ints_in(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -143,6 +122,8 @@ def test_what_is_no_int_or_out_of_range_is_refused(wrong: object) -> None:
         *({"runs": runs} for runs in (None, "monday", [1], ["x"] * (RUNS_KEPT + 1))),
         # It goes with the period, but with no number of generations.
         {"config": {**STORED_CONFIG, "window": "5 months", "period": "2 months"}},
+        *({"config": {**STORED_CONFIG, name: value}} for name, value in BAD_CONFIG),
+        *({"generations": [{**BARE, name: value}]} for name, value in BAD_GENERATION),
     ],
 )
 def test_damaged_ring_is_refused(damage: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ SITE = "https://example.com"
 NAMESPACES = (
     'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:xhtml="http://www.w3.org/1999/xhtml"'
 )
-DAY = "2020-01-0{}"
+DAY, LATER, LAST = "2020-01-01", "2020-01-02", "2020-01-03"
 
 
 class Shop(SitemapVersions, SitemapSpider):
@@ -74,8 +74,8 @@ def found(requests: Iterable[Request]) -> list[tuple[str, str]]:
 
 
 def test_each_page_has_the_version_of_its_entry() -> None:
-    body = urlset(entry("/p/1", DAY.format(1)), entry("/p/2"), entry("/other", DAY.format(2)))
-    assert found(make()._parse_sitemap(answer(body))) == [("/p/1", DAY.format(1)), ("/p/2", "")]
+    body = urlset(entry("/p/1", DAY), entry("/p/2"), entry("/other", LATER))
+    assert found(make()._parse_sitemap(answer(body))) == [("/p/1", DAY), ("/p/2", "")]
 
 
 def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
@@ -90,12 +90,12 @@ def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
 
 
 def test_sitemaps_have_versions_that_end_when_something_is_forgotten() -> None:
-    body = index(entry("/a.xml", DAY.format(1), "sitemap"), entry("/b.xml", kind="sitemap"))
+    body = index(entry("/a.xml", DAY, "sitemap"), entry("/b.xml", kind="sitemap"))
     counts = iter(["default:0", "default:0", "default:1", None])
     spider = make(forgotten=lambda: next(counts))
     first, second, third, fourth = (found(spider._parse_sitemap(answer(body))) for _ in range(4))
-    assert first == second == [("/a.xml", f"{DAY.format(1)} default:0"), ("/b.xml", "")]
-    assert third[0] == ("/a.xml", f"{DAY.format(1)} default:1")
+    assert first == second == [("/a.xml", f"{DAY} default:0"), ("/b.xml", "")]
+    assert third[0] == ("/a.xml", f"{DAY} default:1")
     assert fourth[0] == ("/a.xml", "")
 
 
@@ -103,32 +103,30 @@ def test_without_the_dupefilter_and_by_choice_sitemaps_are_read_in_each_run() ->
     class All(Shop):
         sitemap_skip_unchanged = False
 
-    body = index(entry("/a.xml", DAY.format(1), "sitemap"))
+    body = index(entry("/a.xml", DAY, "sitemap"))
     assert found(make(All)._parse_sitemap(answer(body))) == [("/a.xml", "")]
     alone: Any = get_crawler(Shop)._create_spider("shop")
     assert found(alone._parse_sitemap(answer(body))) == [("/a.xml", "")]
 
 
 def test_filters_of_the_spiders_own_go_first() -> None:
-    body = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))
-    assert found(make(List)._parse_sitemap(answer(body))) == [("/p/2", DAY.format(2))]
+    body = urlset(entry("/p/1", DAY), entry("/p/2", LATER))
+    assert found(make(List)._parse_sitemap(answer(body))) == [("/p/2", LATER)]
 
 
 def test_alternates_have_versions() -> None:
-    body = urlset(
-        entry("/p/1", DAY.format(1), alternates=["/p/2", "/p/3"]), entry("/p/3", DAY.format(3))
-    )
+    body = urlset(entry("/p/1", DAY, alternates=["/p/2", "/p/3"]), entry("/p/3", LAST))
     requests = found(make(WithAlternates)._parse_sitemap(answer(body)))
     assert requests == [
-        ("/p/1", DAY.format(1)),
-        ("/p/2", DAY.format(1)),
-        ("/p/3", DAY.format(3)),
-        ("/p/3", DAY.format(3)),
+        ("/p/1", DAY),
+        ("/p/2", DAY),
+        ("/p/3", LAST),
+        ("/p/3", LAST),
     ]
     assert found(make()._parse_sitemap(answer(body))) == [requests[0], requests[2]]
 
 
-WHOLE = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))
+WHOLE = urlset(entry("/p/1", DAY), entry("/p/2", LATER))
 
 
 @pytest.mark.parametrize(
@@ -149,13 +147,12 @@ def test_a_part_of_a_sitemap_does_not_count_as_read(body: bytes, pages: int) -> 
 def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
     spider = make()
     bodies = [
-        urlset(*(entry(f"/p/{number}", DAY.format(day)) for number in range(9)))
-        for day in (1, 2, 3)
+        urlset(*(entry(f"/p/{number}", day) for number in range(9))) for day in (DAY, LATER, LAST)
     ]
     readers = [spider._parse_sitemap(answer(body)) for body in bodies]
     turns = chain.from_iterable(zip_longest(*readers))
     for number, request in enumerate(turns):
-        assert found([request]) == [(f"/p/{number // 3}", DAY.format(number % 3 + 1))]
+        assert found([request]) == [(f"/p/{number // 3}", (DAY, LATER, LAST)[number % 3])]
 
 
 @pytest.mark.parametrize(
