@@ -51,8 +51,6 @@ class Downloader:
         self.result = result
 
     def fetch(self, request: Request, spider: object = None) -> Any:
-        if isinstance(self.result, Exception):
-            raise self.result
         return self.result
 
 
@@ -98,11 +96,6 @@ class AsyncScheduler(Scheduler):
         return True
 
 
-class AsyncScraper(Scraper):
-    async def enqueue_scrape(self, result: Any, request: Request) -> None:  # type: ignore[override]
-        ...
-
-
 class SwappedScraper(Scraper):
     def handle_spider_error(self, request: Request, failure: Failure) -> None:  # type: ignore[override]
         ...
@@ -114,7 +107,6 @@ class SwappedScraper(Scraper):
         ({"scheduler": AsyncScheduler()}, "AsyncScheduler.enqueue_request is a coroutine"),
         ({"scheduler": object()}, "has no attribute 'enqueue_request'"),
         ({"scraper": SwappedScraper()}, "SwappedScraper.handle_spider_error takes"),
-        ({"scraper": AsyncScraper()}, "AsyncScraper.enqueue_scrape is a coroutine"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value.split(" ")[0],
 )
