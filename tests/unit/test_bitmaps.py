@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.extras.bitmaps import (
     unite,
 )
 from scrapy_bloom.bloom.model import ring_codec
-from scrapy_bloom.bloom.model.generations import Config, Layer
+from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
@@ -116,12 +116,12 @@ def test_of_layers_of_other_sizes_nothing_can_be_told() -> None:
 
 def test_counters_are_counted_by_those_that_are_not_0() -> None:
     one = filled(range(70))
-    (layer,), (generation,) = one.ring.layers, one.ring.generations
+    (layer,) = one.ring.layers
     nibbles = "".join(
         "3" if bit == "1" else "0" for bit in f"{one.bits['0.0']:0{8 * layer.memory}b}"
     )
-    counting = Layer(0, 0, layer.num_bits, layer.capacity, counting=True)
-    ring = replace(one.ring, generations=(replace(generation, layers=(counting,)),))
+    ring = Ring.fresh(replace(HEADER, counting=True), one.ring.config, NOW)
+    (counting,) = ring.layers
     # A layer of counters may end within a byte of counters.
     bits = int(nibbles, 16) >> 4 * 8 * layer.memory - 8 * counting.memory
     contents = Contents(ring, {"0.0": 70}, {"0.0": bits})

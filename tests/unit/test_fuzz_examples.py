@@ -67,14 +67,6 @@ def test_what_was_found(name: str) -> None:
 # -- the same without the targets, and what the errors say --
 
 
-def test_a_ring_longer_than_any() -> None:
-    """Each of many layers would be made before they are counted."""
-    state = json.loads(STATE)
-    state["generations"][0]["layers"] *= 10_000
-    with pytest.raises(ValueError, match="number of characters"):
-        ring_codec.parse(json.dumps(state))
-
-
 def test_a_request_without_a_method() -> None:
     """It came back as GET."""
     request = Request("https://example.com/", method="")

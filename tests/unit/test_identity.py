@@ -1,5 +1,8 @@
 """Fingerprints: Scrapy's own are cached, and scrapy-redis's are made; long ones are hashed."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +13,15 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_bloom.crawl import identity
 from scrapy_bloom.crawl.identity import FingerprintCache, cached
 from scrapy_bloom.fingerprinter import (
+    HASH_BYTES,
     MAX_FINGERPRINT,
+    MAX_VERSION,
     VERSIONED,
     ScrapyRedisFingerprinter,
+    base_of,
     bounded,
+    version_of,
+    versioned,
 )
 
 #: Parts of URLs in which canonicalization has something to do.
@@ -126,3 +134,40 @@ def test_what_filters_hold_is_short_and_tells_apart_what_differs(
     assert (bounded(first) == bounded(other)) == (first == other)
     if len(first) <= MAX_FINGERPRINT and not first.startswith(VERSIONED):
         assert bounded(first) == first
+
+
+# -- items of versions --
+
+fingerprints = st.one_of(
+    st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=30).map(VERSIONED.__add__)
+).map(bounded)
+versions = st.text(min_size=1, max_size=20).map(lambda text: text.encode("utf-8", "replace"))
+
+
+@given(st.lists(st.tuples(fingerprints, st.none() | versions), max_size=20))
+def test_items_tell_urls_and_versions_apart_and_name_their_url(
+    requests: Sequence[tuple[bytes, bytes | None]],
+) -> None:
+    """Exact: as many items as there are different pairs, and each leads back to its URL."""
+    items = dict[bytes, tuple[bytes, bytes | None]]()
+    for fingerprint, version in requests:
+        item = fingerprint if version is None else versioned(fingerprint, version)
+        assert base_of(item) == (None if version is None else fingerprint)
+        assert len(item) <= MAX_FINGERPRINT + len(VERSIONED) + HASH_BYTES
+        assert items.setdefault(item, (fingerprint, version)) == (fingerprint, version)
+    assert len(items) == len(set(requests))
+
+
+@pytest.mark.parametrize(
+    ("meta", "version"),
+    [
+        ({}, b""),
+        ({"bloom_version": "2026-01-02"}, b"2026-01-02"),
+        ({"bloom_version": "\ud800"}, b"\xed\xa0\x80"),
+        ({"bloom_version": "é" * (MAX_VERSION // 2)}, "é".encode() * (MAX_VERSION // 2)),
+        ({"bloom_version": "é" * (MAX_VERSION // 2) + "a"}, b""),
+        *(({"bloom_version": value}, b"") for value in ("", None, 3, b"1", ["1"])),
+    ],
+)
+def test_versions_are_short_texts(meta: dict[str, Any], version: bytes) -> None:
+    assert version_of(meta) == version

@@ -93,6 +93,31 @@ def test_the_oldest_reserved_verdicts_are_given_up(state: LocalState) -> None:
     assert [state.is_reserved(key) for key in keys] == [False] * 3 + [True] * 2
 
 
+# -- versions --
+
+URL, PAGE = b"u" * 20, ("default", versioned(b"u" * 20, b"1"))
+LINK = ("default", URL)
+
+
+def test_a_link_is_seen_while_a_version_is_claimed_or_was_just_crawled() -> None:
+    clock = Clock()
+    local = LocalState(1_000, 60, clock)
+    local.versions.claimed(PAGE)
+    clock.now += 1_000_000
+    assert local.get(LINK, 0)
+    assert not local.get(PAGE, 0)
+    assert not local.get(("other", URL), 0)
+    local.discard(PAGE)
+    assert not local.get(LINK, 0), "it has failed"
+    local.versions.claimed(PAGE)
+    local.versions.crawled(PAGE)
+    clock.now += FRESH
+    assert local.get(LINK, 0), "the job may not be written yet"
+    clock.now += 0.001
+    assert not local.get(LINK, 0), "the filter knows when it is forgotten"
+    assert local.get(LINK, 0, ANY_AGE), "without a server"
+
+
 # -- against a model --
 
 

@@ -208,7 +208,7 @@ async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> N
     lab, held = ScraperLab(), list[Any]()
 
     async def callback() -> AsyncIterator[Any]:
-        for number in range(200):
+        for number in range(50):
             yield link(number)
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -216,7 +216,7 @@ async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> N
         held.extend(one for one in gc.get_objects() if isinstance(one, asyncio.Task))
 
     await lab.handle(callback())
-    assert len(lab.scraper.done) == 200
+    assert len(lab.scraper.done) == 50
     assert len(held) < 10
 
 

@@ -132,19 +132,12 @@ def local_class() -> Any:
     return Local
 
 
-def fake_colour() -> object:
-    fake: Any = int.__new__(kinds.Colour, 3)
-    fake._name_ = "RED"
-    return fake
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
         (made(kinds.Slotted, amount=1), "AttributeError.*currency"),
         (kinds.PriceError(), "not safe"),
         (spot_with_attributes(), "meta holds a value of type Spot"),
-        (fake_colour(), "meta holds a value of type Colour"),
         (local_class().RED, "not imported"),
         ({kinds.Loose("a"): 1, "a": 2}, "meta would not come back unchanged"),
         ({kinds.Hashable()}, "unhashable"),

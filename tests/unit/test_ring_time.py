@@ -1,84 +1,23 @@
-"""When a block forgets: against sets for each period, and where clocks or settings change."""
+"""When a block forgets where clocks or settings change; see also redis/test_rotation_model.py."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support.examples import examples
 from support.rings import (
     DAY,
     HOUR,
     NOW,
     ORDERS,
-    YEAR,
     all_full,
     fresh,
-    headers,
     numbers,
     schedule,
 )
 
-from scrapy_bloom.bloom.model.generations import Config
-from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
+from scrapy_bloom.bloom.model.header import WRITE_ALL
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import HALF_MONTHS
-
-timed = st.builds(
-    lambda header, config, times: (header, config, times),
-    headers,
-    st.builds(
-        Config,
-        capacity=st.just(100),
-        error_rate=st.just(1e-3),
-        schedule=st.sampled_from(
-            [
-                schedule(12, 2, HALF_MONTHS),
-                schedule(48, 24, HALF_MONTHS),
-                schedule(7, 1),
-                schedule(DAY, DAY),
-            ]
-        ),
-        growth=st.sampled_from([0, 2]),
-    ),
-    st.lists(st.integers(0, 3) | st.integers(0, 3 * YEAR), min_size=1, max_size=20),
-)
-
-
-@examples(300)
-@given(timed, st.integers(0, 3))
-def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
-    drawn: tuple[Header, Config, list[int]], block: int
-) -> None:
-    """Against sets, one for each period: URLs of period p are new again in period p + G.
-
-    The time of every step also is the name of a URL, which is claimed, and claimed again later.
-    """
-    header, config, gaps = drawn
-    block %= header.blocks
-    part = (block, header.blocks) if header.stagger else (0, 1)
-    assert config.schedule is not None
-    now = 20 * YEAR
-    ring = Ring.fresh(header, config, now, block=block)
-    held: dict[str, set[int]] = {}
-    seen_in: dict[int, int] = {}
-    for gap in gaps:
-        now += gap
-        period = config.schedule.index(now, *part)
-        ring = ring.advance(now)
-        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
-        remembered = set().union(*(held[layer.name] for layer in ring.tested))
-        assert remembered == {u for u, p in seen_in.items() if period < p + config.slots}
-        assert ring.ends == config.schedule.start(period + 1, *part) > now
-        for url in (now, 20 * YEAR):
-            if url not in remembered:
-                seen_in[url] = period
-                for layer in ring.written:
-                    held[layer.name].add(url)
-    for generation in ring.generations:
-        period = config.schedule.index(generation.dated, *part)
-        assert ring.forgotten(generation) == config.schedule.start(period + config.slots, *part)
 
 
 def test_a_clock_that_goes_back_a_little_changes_nothing() -> None:

@@ -2,17 +2,21 @@
 
 import gzip
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import chain, zip_longest
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.http import Response, XmlResponse
 from scrapy.spiders import SitemapSpider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SitemapVersions
+from scrapy_bloom.fingerprinter import MAX_VERSION
+from scrapy_bloom.sitemaps import is_final, short_version, sitemap_version
 
 SITE = "https://example.com"
 NAMESPACES = (
@@ -169,3 +173,38 @@ def test_a_whole_sitemap_counts_as_read(body: bytes) -> None:
     kind = Response if body[:2] == b"\x1f\x8b" else XmlResponse
     request = Request(f"{SITE}/s.xml.gz", meta={"bloom_version": "1"})
     list(make()._parse_sitemap(kind(request.url, body=body, request=request)))
+
+
+# -- which dates are versions --
+
+TODAY = date(2026, 3, 10)
+
+
+@pytest.mark.parametrize(
+    ("lastmod", "expected"),
+    [
+        ("2026-03-10T08:00:00Z", True),
+        ("2026-03-10", False),
+        # UTC-12 is the last to end a day, at noon of the next one in UTC.
+        ("2026-03-09", False),
+        ("2026-03-08", True),
+        ("2026-03-11", False),
+        ("2026-03", False),
+        ("yesterday", False),
+    ],
+)
+def test_a_date_may_hide_changes_of_the_same_day(lastmod: str, expected: bool) -> None:
+    assert is_final(lastmod, TODAY) is expected
+    assert bool(sitemap_version(lastmod, "default:0", TODAY)) is expected
+
+
+def test_a_sitemap_is_read_if_it_is_not_known_what_is_due() -> None:
+    assert not sitemap_version("2026-03-01", None, TODAY)
+    first, second = (sitemap_version("2026-03-01", f"default:{n}", TODAY) for n in (0, 1))
+    assert first != second
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_a_long_text_is_a_version_too(first: str, other: str) -> None:
+    assert (short_version(first) == short_version(other)) == (first == other)
+    assert len(short_version(first).encode("utf-8", "surrogatepass")) <= MAX_VERSION
