@@ -101,12 +101,18 @@ class SwappedScraper(Scraper):
         ...
 
 
+class OtherScraper(Scraper):
+    def enqueue_scrape(self, pair: tuple[Any, Request]) -> Deferred[Any]:  # type: ignore[override]
+        return succeed(None)
+
+
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
         ({"scheduler": AsyncScheduler()}, "AsyncScheduler.enqueue_request is a coroutine"),
         ({"scheduler": object()}, "has no attribute 'enqueue_request'"),
         ({"scraper": SwappedScraper()}, "SwappedScraper.handle_spider_error takes"),
+        ({"scraper": OtherScraper()}, "OtherScraper.enqueue_scrape takes"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value.split(" ")[0],
 )

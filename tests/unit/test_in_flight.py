@@ -42,7 +42,8 @@ def test_beyond_the_limit_the_pages_that_wait_longest_are_given_up() -> None:
     flights, other = [flight(number, CONFIRM) for number in range(9)], flight(20, CONFIRM)
     for number in range(8, 0, -1):
         unkept.add(claim(number), flights[number - 1])
-    assert unkept.add(claim(21), other) == flights[7::-1]
+    unkept.add(claim(8), flights[0])
+    assert unkept.add(claim(21), other) == [flights[0], *flights[7:0:-1]]
     assert not any(one.is_complete for one in flights[:8])
     assert len(unkept) == 1
     assert unkept.settle(claim(21), CONFIRM) == [other]

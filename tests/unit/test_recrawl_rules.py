@@ -70,7 +70,7 @@ def test_other_windows_are_refused(value: object, error: str) -> None:
     [
         ("(", r"is a regular expression, .* got '\(' \(missing \)"),
         ({}, 'no dict with "url", "host" or "depth"; got {}'),
-        ({"path": "/a"}, "got {'path': '/a'}"),
+        (7, "got 7"),
         ({"url": "/a", "hosts": "a"}, 'no dict with "url", "host" or "depth"'),
         *(
             ({"host": host}, '"host" is the name of a host')

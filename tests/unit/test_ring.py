@@ -34,6 +34,7 @@ from scrapy_bloom.bloom.model.generations import (
     Layer,
     forgotten_before,
 )
+from scrapy_bloom.bloom.model.header import WRITE_ALL
 from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.model.ring import (
     RING_OUTLIVES_SECONDS,
@@ -326,6 +327,14 @@ def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
     assert current <= set(numbers(new)), "what is of this period stays"
     if new.active.number == old.active.number:
         check_larger(old, new, full)
+
+
+def test_where_all_are_written_and_full_nothing_is_forgotten_in_vain() -> None:
+    ring, now = fresh(WRITE_ALL, growth=0, schedule=schedule(3 * DAY, DAY)), NOW
+    for days in (1, 1, 1, 0, 0, 0):
+        now += days * DAY
+        ring = ring.advance(now, all_full(ring))
+        check_growth(ring, ring.grow(now, all_full(ring)), now, all_full(ring))
 
 
 def full_layers(ring: Ring, counts: Counts) -> list[Layer]:

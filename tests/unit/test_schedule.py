@@ -173,3 +173,8 @@ def test_every_time_lies_in_its_period(
 )
 def test_when_a_url_is_new_again_in_words(window: str, period: str, age: str) -> None:
     assert schedule_of(window, period).age == age
+
+
+def test_runs_have_no_times() -> None:
+    with pytest.raises(ValueError, match="begins at no known time"):
+        schedule_of("3 runs").start(0)

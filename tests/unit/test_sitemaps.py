@@ -78,8 +78,9 @@ def found(requests: Iterable[Request]) -> list[tuple[str, str]]:
 
 
 def test_each_page_has_the_version_of_its_entry() -> None:
-    body = urlset(entry("/p/1", DAY), entry("/p/2"), entry("/other", LATER))
-    assert found(make()._parse_sitemap(answer(body))) == [("/p/1", DAY), ("/p/2", "")]
+    body = urlset(entry("/p/1", DAY), entry("/p/2"), entry("/other", LATER), entry("/p/ä", LAST))
+    pages = [("/p/1", DAY), ("/p/2", ""), ("/p/%C3%A4", LAST)]
+    assert found(make()._parse_sitemap(answer(body))) == pages
 
 
 def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
