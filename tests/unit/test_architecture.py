@@ -11,13 +11,7 @@ import pytest
 from support.paths import ROOT, TESTS
 
 import scrapy_bloom
-from scrapy_bloom.bloom.protocol.scripts import (
-    _CALL,
-    _ON_FULL_SERVER,
-    WRITES,
-    commands_in,
-    load,
-)
+from scrapy_bloom.bloom.protocol.scripts import _CALL, _ON_FULL_SERVER, WRITES, commands_in, load
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 #: Lines of a file of tests, at most; and those that are longer until they are split.

@@ -22,11 +22,9 @@ def test_what_is_unset_is_as_stored() -> None:
 
 
 def test_what_is_given_counts_and_the_rest_is_as_stored() -> None:
-    given: list[dict[str, Any]] = [
-        *({"capacity": 7}, {"error_rate": 0.5}, {"growth": 0}, {"max_memory": 9}),
-    ]
-    for options in given:
-        assert FilterOptions(**options).config(STORED) == replace(STORED, **options)
+    given: Any
+    for given in ({"capacity": 7}, {"error_rate": 0.5}, {"growth": 0}, {"max_memory": 9}):
+        assert FilterOptions(**given).config(STORED) == replace(STORED, **given)
 
 
 def test_window_and_period_of_a_filter_that_has_some() -> None:

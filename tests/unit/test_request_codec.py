@@ -117,14 +117,8 @@ def free(response: Any) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        lambda response: None,
-        free,
-        OTHER.parse,
-        SPIDER.static,
-        SPIDER.of_the_class,
-        SPIDER.partial,
-        MethodType(free, SPIDER),
-        kinds.Pages.of_the_metaclass,
+        *(lambda response: None, free, MethodType(free, SPIDER), OTHER.parse, SPIDER.static),
+        *(SPIDER.of_the_class, SPIDER.partial, kinds.Pages.of_the_metaclass),
     ],
 )
 @pytest.mark.parametrize("name", ["callback", "errback"])

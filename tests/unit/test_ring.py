@@ -12,17 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.rings import (
-    DAY,
-    HOUR,
-    NOW,
-    YEAR,
-    all_full,
-    fresh,
-    headers,
-    numbers,
-    schedule,
-)
+from support.rings import DAY, HOUR, NOW, YEAR, all_full, fresh, headers, numbers, schedule
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ledger, ring_codec

@@ -4,16 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.rings import (
-    DAY,
-    HOUR,
-    NOW,
-    ORDERS,
-    all_full,
-    fresh,
-    numbers,
-    schedule,
-)
+from support.rings import DAY, HOUR, NOW, ORDERS, all_full, fresh, numbers, schedule
 
 from scrapy_bloom.bloom.model.header import WRITE_ALL
 from scrapy_bloom.bloom.model.ring import Ring

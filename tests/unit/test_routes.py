@@ -149,11 +149,9 @@ def test_a_cluster_is_not_waited_for_where_a_node_has_failed() -> None:
     assert replies == [Failure(lost, ONE), Failure(down, TWO)]
 
 
-@pytest.mark.parametrize("error", [TryAgainError(""), ClusterDownError("")])
-def test_the_pauses_end(error: Exception) -> None:
+def test_the_pauses_end() -> None:
+    error = ClusterDownError("")
     answers = [{ONE: [error, HALVES][:number]} for number in (1, 2, 1)]
-    if isinstance(error, TryAgainError):
-        answers = [{ONE: [error]}] * 3
     patience = 2 * PAUSE_SECONDS
     replies, waves = play(dispatch(known(), [call_on(ONE)], patience=patience), *answers)
     assert replies == [Failure(error, ONE)]

@@ -143,11 +143,6 @@ def test_a_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
 # -- numbers with other units --
 
 
-@given(st.integers(0, 10**12), st.sampled_from(sorted(COUNTS)), st.sampled_from(["", " "]))
-def test_a_whole_number_of_a_unit_is_exact(number: int, word: str, space: str) -> None:
-    assert read_number(f"{number}{space}{word.upper()}", COUNTS) == number * COUNTS[word]
-
-
 @given(st.integers(0, 10**9))
 def test_thousands_may_be_apart(number: int) -> None:
     assert read_number(f"{number:,}", {}) == read_number(f"{number:_}", {}) == number
