@@ -1,15 +1,12 @@
 """Hashing: published vectors, golden vectors of the scheme, uniformity and independence."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from scrapy_bloom.bloom.model.hashing import (
     MAX_SEED,
     Hasher,
     draw_seeds,
-    offset_packer,
     offsets,
     to_bytes,
 )
@@ -52,17 +49,6 @@ def test_blocks_and_offsets_are_uniform_and_independent() -> None:
             table[block][offset % 16] += 1
     for table in tables:
         assert stats.chi2_contingency(table).pvalue > ALPHA
-
-
-@given(st.binary(), st.integers(1, 2**32), st.integers(1, 16_384))
-def test_places_are_in_range_and_packed_as_uint32(item: bytes, num_bits: int, blocks: int) -> None:
-    block, hashes = Hasher((1, 2, 3), blocks).hashes(item)
-    assert 0 <= block < blocks
-    assert all(0 <= offset < num_bits for offset in offsets(hashes, num_bits))
-    packer = offset_packer(3)
-    packed = packer.pack(*offsets(hashes, num_bits))
-    assert len(packed) == 12
-    assert list(packer.unpack(packed)) == offsets(hashes, num_bits)
 
 
 def test_drawn_seeds_are_distinct_and_differ_each_time() -> None:

@@ -163,10 +163,3 @@ def test_nothing_is_awaited_for_longer_than_a_heartbeat_allows() -> None:
     for idle_for, is_awaited in ((ME.life - 1, True), (ME.life + 1, False)):
         view = WorkerView(ME, {ONE.id: slow}, NOW, idle_since=NOW - idle_for, soon=soon)
         assert view.may_lose_workers is is_awaited
-
-
-def test_the_next_death_is_that_of_a_worker_of_the_spider() -> None:
-    other = worker(0, "other")
-    soon = {TWO.id: NOW + 7, ONE.id: NOW + 5, other.id: NOW + 1, ME.id: NOW + 2}
-    assert WorkerView(ME, {}, NOW, soon=soon).next_death == NOW + 5
-    assert WorkerView(ME, {}, NOW).next_death == 0

@@ -168,10 +168,7 @@ STEPS = st.one_of(
 
 
 @examples(1_000)
-@given(
-    capacity=st.sampled_from([0, 1, 3, 8, ROOM]),
-    steps=st.lists(STEPS, max_size=60),
-)
+@given(capacity=st.sampled_from([0, 1, 3, 8, ROOM]), steps=st.lists(STEPS, max_size=60))
 def test_what_is_seen_is_what_an_exact_memory_calls_seen(
     capacity: int, steps: list[tuple[Any, ...]]
 ) -> None:

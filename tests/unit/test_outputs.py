@@ -260,17 +260,13 @@ async def test_a_page_ends_if_all_tasks_are_cancelled() -> None:
 # -- time-outs of the callback --
 
 
-@pytest.fixture
-def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop has its turn after each output."""
-    monkeypatch.setattr(outputs_module, "MAX_PER_TURN", 1)
-
-
-@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("limit", [1, 100])
 @in_loop
-async def test_a_time_out_ends_what_the_callback_waits_for(limit: int) -> None:
+async def test_a_time_out_ends_what_the_callback_waits_for(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It expires while the loop has its turn, or the pipeline has no room for the next item."""
+    monkeypatch.setattr(outputs_module, "MAX_PER_TURN", 1)
     lab = ScraperLab(scraper=Scraper(limit))
 
     async def callback() -> AsyncIterator[Any]:

@@ -1,6 +1,7 @@
-"""README.md and the pages: their examples are read by what would read them, their links lead somewhere."""
+"""README.md and the pages: examples are read, links lead somewhere, and numbers are computed."""
 
 import argparse
+import json
 import re
 import tomllib
 from typing import Any
@@ -13,11 +14,12 @@ from support.paths import ROOT
 
 from scrapy_bloom.bloom.model.forecast import forecast
 from scrapy_bloom.bloom.model.schedule import parse_span
-from scrapy_bloom.bloom.model.sizing import plan
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.cli.command import SUBCOMMANDS, BloomCommand
 from scrapy_bloom.cli.plan import as_text
 from scrapy_bloom.settings import BloomSettings
+from tools import scaling
+from tools.scaling import render
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,16 +119,6 @@ def test_the_table_of_sizes_is_what_plan_prints() -> None:
         ]
 
 
-# -- README.md --
-
-
-def test_the_readme_s_numbers_are_those_of_the_default_plan() -> None:
-    planned = plan(1_000_000, 1e-5)
-    readme = read("README.md")
-    assert f"are {planned.memory / 2**20:.1f} MiB" in readme
-    assert f"about {round(planned.memory * 8 / 1_000_000 + 0.5)} bits a URL" in readme
-
-
 # -- links --
 
 
@@ -172,11 +164,12 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_decisions_have_an_index() -> None:
-    folder = ROOT / "docs" / "decisions"
-    rows = (folder / "README.md").read_text()
-    index = re.findall(r"^\| \[(\d+)\]\((.+?)\) \| (.+) \|$", rows, re.MULTILINE)
-    pages = sorted(folder.glob("[0-9]*.md"))
-    assert [page for _, page, _ in index] == [page.name for page in pages]
-    for (number, _, title), page in zip(index, pages, strict=True):
-        assert page.read_text().startswith(f"# {number}: {title}\n")
+# -- docs/scaling.md --
+
+
+def test_the_page_is_as_computed_now() -> None:
+    """If this fails: python -m tools.scaling"""
+    measured = json.loads(scaling.MEASURED.read_text("utf-8"))
+    page = scaling.PAGE.read_text("utf-8")
+    assert set(re.findall(r"<!-- ([a-z]+) -->\n", page)) == {"end", "facts", *scaling.TABLES}
+    assert render(page, measured) == page

@@ -150,10 +150,8 @@ def test_equal_windows_share_a_filter_and_the_largest_capacity_counts() -> None:
         ("/e", "2 days"),
         start="2 days",
     )
-    assert {name: window.capacity for name, window in found.others.items()} == {
-        "1-day": 70,
-        "2-days": None,
-    }
+    capacities = {name: window.capacity for name, window in found.others.items()}
+    assert capacities == {"1-day": 70, "2-days": None}
     assert found.start == "2-days"
 
 

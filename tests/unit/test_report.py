@@ -76,6 +76,8 @@ def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
     assert "name them" not in named
     for_ever = replace(INFO, generations=(replace(GENERATION, forgotten=0),))
     assert "crawled again" not in str(nothing_new(Tally(0, 5, 0), for_ever))
+    claimed = str(nothing_new(Tally(0, 5, 0), replace(INFO, claims=1)))
+    assert "UTC on; or it is pending (1 page): another worker is crawling it, or it" in claimed
 
 
 def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> None:
@@ -83,8 +85,3 @@ def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> No
     assert nothing_new(Tally(0, 0, 0), INFO) is None
     assert nothing_new(Tally(0, 5, 0, taken_over=1), INFO) is None
     assert nothing_new(Tally(0, 5, 0, offline=1), INFO) is None
-
-
-def test_links_may_be_claimed_by_another_worker() -> None:
-    text = nothing_new(Tally(0, 5, 0), replace(INFO, claims=1))
-    assert "UTC on; or it is pending (1 page): another worker is crawling it, or it" in str(text)

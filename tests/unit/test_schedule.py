@@ -162,17 +162,11 @@ def test_every_time_lies_in_its_period(
     assert index in {schedule.index(time), schedule.index(time) - 1}
 
 
-@pytest.mark.parametrize(
-    ("window", "period", "age"),
-    [
-        ("2 days", "12 hours", "36 hours to 2 days later"),
-        ("1 month", "1 month", "at most 1 month later"),
-        ("3 runs", "1 run", "3 runs later"),
-        ("4 runs", "2 runs", "3 to 4 runs later"),
-    ],
-)
-def test_when_a_url_is_new_again_in_words(window: str, period: str, age: str) -> None:
-    assert schedule_of(window, period).age == age
+def test_when_a_url_is_new_again_in_words() -> None:
+    assert schedule_of("2 days", "12 hours").age == "36 hours to 2 days later"
+    assert schedule_of("1 month", "1 month").age == "at most 1 month later"
+    assert schedule_of("3 runs", "1 run").age == "3 runs later"
+    assert schedule_of("4 runs", "2 runs").age == "3 to 4 runs later"
 
 
 def test_runs_have_no_times() -> None:

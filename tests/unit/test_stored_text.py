@@ -60,12 +60,6 @@ def test_bad_text_is_refused_with_a_reason(text: object, reason: str) -> None:
     assert_bad(text, reason)
 
 
-def test_no_initialization_of_a_dataclass_runs() -> None:
-    value = load(held({"dataclass": [of(kinds.Raising), {"amount": [1]}]}), SPIDER).meta["a"]
-    assert type(value) is kinds.Raising
-    assert vars(value) == {"amount": [1]}
-
-
 # -- callbacks --
 
 
