@@ -108,10 +108,6 @@ class SlottedRequest(Request):
         self.page = page
 
 
-class PlainRequest(Request):
-    pass
-
-
 class NeedyRequest(Request):
     def __init__(self, *args: Any, needed: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
