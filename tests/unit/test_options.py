@@ -130,7 +130,7 @@ BAD: dict[str, list[object]] = {
     "period": [0, "often", "never", "1.5 s"],
     "ring": ["write-some", 1],
     "stagger": ["perhaps", 2],
-    "counting": ["perhaps", 4],
+    "fingerprinter": ["\ud800", 7],
     "growth": [-1, 0.5, 65, "fast", True, float("inf")],
     "max_memory": [-1, "1 GX", "0.5 bytes", "1e9 GB", 1.5],
     "run": ["", " ", True, 1.5, "x" * 101],
