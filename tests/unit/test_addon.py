@@ -21,16 +21,7 @@ def test_it_sets_the_dupefilter() -> None:
     assert settings.getpriority("DUPEFILTER_CLASS") == 15
 
 
-@pytest.mark.parametrize("value", ["scrapy_bloom.BloomDupeFilter", BloomDupeFilter])
-@pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
-def test_it_is_silent_where_the_user_set_the_same(
-    value: object, priority: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert after_addon(value, priority)["DUPEFILTER_CLASS"] == value
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
+@pytest.mark.parametrize("priority", ["project", "cmdline"])
 def test_it_says_which_line_to_remove_where_it_loses(
     priority: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -39,7 +30,11 @@ def test_it_says_which_line_to_remove_where_it_loses(
     assert f"DUPEFILTER_CLASS = '{other}' is set as well: remove that line" in caplog.text
 
 
-def test_it_leaves_scrapys_commands_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_silent_where_the_user_set_the_same_and_in_scrapys_commands(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for value in ("scrapy_bloom.BloomDupeFilter", BloomDupeFilter):
+        assert after_addon(value, "project")["DUPEFILTER_CLASS"] == value
     base = "scrapy.dupefilters.BaseDupeFilter"
     assert after_addon(base, "command")["DUPEFILTER_CLASS"] == base
     assert not caplog.records

@@ -2,31 +2,21 @@
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
 
 import pytest
-from support.paths import ROOT
+from support.paths import ROOT, TESTS
 
 import scrapy_bloom
-from scrapy_bloom.bloom.protocol.scripts import (
-    _CALL,
-    _ON_FULL_SERVER,
-    WRITES,
-    commands_in,
-    load,
-)
+from scrapy_bloom.bloom.protocol.scripts import _CALL, _ON_FULL_SERVER, WRITES, commands_in, load
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
-TESTS = Path(__file__).parents[1]
 #: Lines of a file of tests, at most; and those that are longer until they are split.
 MAX_TEST_LINES = 400
-TO_SPLIT = {
-    "simulation/mutants.py",
-    "simulation/world.py",
-    "support/odd_site.py",
-}
+TO_SPLIT = {"simulation/mutants.py", "simulation/world.py", "support/odd_site.py"}
 #: From the bottom to the top: what a package may import is in lines before its own. A package is a
 #: directory without the directories in it; a file of the top directory stands for itself.
 ORDER = [
@@ -47,9 +37,10 @@ ORDER = [
         addon cli
     """.strip().splitlines()
 ]
+PACKAGES = [name for row in ORDER for name in row]
 #: Packages, and modules, that do no I/O.
 PURE = ("bloom.errors", "bloom.model", "bloom.options", "bloom.validators", "bloom.protocol")
-PURE_EXTRAS = ("algebra", "bitmaps", "install", "save")
+PURE_EXTRAS = {f"bloom.extras.{name}" for name in ("algebra", "bitmaps", "install", "save")}
 IO = {"redis", "scrapy", "twisted", "asyncio", "socket", "time", "logging", "os"}
 #: Lines of a file, methods of a class, lines of a function, at most.
 MAX_LINES, MAX_METHODS, MAX_FUNCTION = 400, 20, 50
@@ -57,12 +48,24 @@ MAX_LINES, MAX_METHODS, MAX_FUNCTION = 400, 20, 50
 MAX_PARAMETERS = 7
 #: Whose methods are the library's interface.
 PUBLIC = {"BaseFilter", "FilterMethods", "BloomFilter", "AsyncBloomFilter"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def imports(module: str) -> set[str]:
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+#: The names of all modules, without the package's; packages are none.
+SOURCES = {
+    name_of(path): path.read_text() for path in PACKAGE.rglob("*.py") if path.stem != "__init__"
+}
+TREES = {module: ast.parse(source) for module, source in SOURCES.items()}
+
+
+def imports(tree: ast.Module) -> set[str]:
     """Return the full names of all modules that a module imports, wherever it does."""
     found = set()
-    for node in ast.walk(ast.parse(source(module))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -70,13 +73,12 @@ def imports(module: str) -> set[str]:
     return found
 
 
-def modules() -> list[str]:
-    """Return the names of all modules, without the package's; packages are none."""
-    paths = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
-    return [".".join(path.parts) for path in paths if path.stem != "__init__"]
-
-
-PACKAGES = [name for row in ORDER for name in row]
+IMPORTS = {module: imports(tree) for module, tree in TREES.items()}
+#: The modules of this package that a module imports.
+OURS = {
+    module: {name.removeprefix("scrapy_bloom.") for name in names} & SOURCES.keys()
+    for module, names in IMPORTS.items()
+}
 
 
 def package_of(module: str) -> str:
@@ -86,164 +88,96 @@ def package_of(module: str) -> str:
     )
 
 
-def ours(module: str) -> set[str]:
-    """Return the modules of this package that a module imports."""
-    prefix = "scrapy_bloom."
-    found = {name.removeprefix(prefix) for name in imports(module) if name.startswith(prefix)}
-    return found & set(modules())
+def upward(modules: Iterable[str], rows: list[list[str]], prefix: str = "") -> list[str]:
+    """Return the imports of modules that are not of rows before their own, or of their package."""
+    level = {name: number for number, row in enumerate(rows) for name in row}
+    wrong = []
+    for module in modules:
+        own = package_of(module) if not prefix else module.removeprefix(prefix)
+        for other in OURS[module]:
+            its = package_of(other) if not prefix else other.removeprefix(prefix)
+            if its != own and level.get(its, -1) >= level[own]:
+                wrong.append(f"{module} imports {other}")
+    return wrong
 
 
-def test_every_module_has_its_place() -> None:
-    assert {package_of(module) for module in modules()} == set(PACKAGES)
+def test_packages_import_in_one_direction_and_modules_in_no_circle() -> None:
+    assert {package_of(module) for module in SOURCES} == set(PACKAGES)
+    assert upward(SOURCES, ORDER) == []
+    list(TopologicalSorter(OURS).static_order())
 
 
-@pytest.mark.parametrize("module", modules())
-def test_packages_import_in_one_direction(module: str) -> None:
-    own = package_of(module)
-    level = next(number for number, row in enumerate(ORDER) if own in row)
-    allowed = {own, *(name for row in ORDER[:level] for name in row)}
-    wrong = [name for name in ours(module) if package_of(name) not in allowed]
-    assert not wrong, f"{module} imports {wrong}"
-
-
-def test_modules_import_each_other_in_no_circle() -> None:
-    graph = {module: ours(module) for module in modules()}
-    list(TopologicalSorter(graph).static_order())
-
-
-def rows_of_crawl() -> list[list[str]]:
-    """Return the files of ``crawl`` as docs/architecture.md has them, from top to bottom."""
+def test_files_of_a_crawl_import_down_the_list_of_the_page_only() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     table = page.partition("| file | what it is |\n|---|---|\n")[2].partition("\n\n")[0]
-    return [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines()]
+    rows = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in reversed(table.splitlines())]
+    own = [name for name in SOURCES if package_of(name) == "crawl"]
+    assert sorted(name for row in rows for name in row) == sorted(
+        name.removeprefix("crawl.") for name in own
+    )
+    assert upward(own, rows, "crawl.") == []
 
 
-def test_files_of_a_crawl_import_down_the_list_only() -> None:
-    rows = rows_of_crawl()
-    place = {name: number for number, row in enumerate(rows) for name in row}
-    own = {name.removeprefix("crawl.") for name in modules() if package_of(name) == "crawl"}
-    assert place.keys() == own
-    wrong = [
-        f"{name} imports {other}"
-        for name in own
-        for other in (found.removeprefix("crawl.") for found in ours(f"crawl.{name}"))
-        if place.get(other, len(rows)) <= place[name]
-    ]
-    assert not wrong
+def test_the_library_does_not_know_scrapy_and_the_pure_part_of_it_does_no_io() -> None:
+    for module, names in IMPORTS.items():
+        roots = {name.split(".")[0] for name in names}
+        if module.startswith("bloom."):
+            assert "scrapy" not in roots, module
+            assert "BLOOM_" not in SOURCES[module], module
+        if package_of(module) in PURE or module in PURE_EXTRAS:
+            assert not roots & IO, module
+        assert not roots & {"pickle", "marshal", "shelve"}, module
 
 
-@pytest.mark.parametrize("module", [name for name in modules() if package_of(name) == "crawl"])
-def test_constructors_of_a_crawl_take_few_parameters(module: str) -> None:
-    for node in ast.walk(ast.parse(source(module))):
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    for module, tree in TREES.items():
+        yield from ((module, node) for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def test_files_classes_functions_and_constructors_are_short() -> None:
+    assert [name for name, text in SOURCES.items() if text.count("\n") > MAX_LINES] == []
+    for module, node in nodes(ast.ClassDef, *FUNCTIONS):
+        if isinstance(node, ast.ClassDef):
+            count = sum(isinstance(part, FUNCTIONS) for part in node.body)
+            assert count <= MAX_METHODS or node.name in PUBLIC, f"{module}.{node.name}"
+        elif isinstance(node, FUNCTIONS):
+            docstring = (ast.get_docstring(node) or "").count("\n")
+            length = (node.end_lineno or 0) - node.lineno - docstring
+            assert length < MAX_FUNCTION, f"{module}.{node.name}"
             taken = len(node.args.args) + len(node.args.kwonlyargs) - 1
-            assert taken <= MAX_PARAMETERS, f"{module}: {node.lineno}"
+            is_constructor = node.name == "__init__" and package_of(module) == "crawl"
+            assert not is_constructor or taken <= MAX_PARAMETERS, f"{module}: {node.lineno}"
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        *(name for name in modules() if package_of(name) in PURE),
-        *(f"bloom.extras.{name}" for name in PURE_EXTRAS),
-    ],
-)
-def test_pure_modules_do_no_io(module: str) -> None:
-    assert not {name.split(".")[0] for name in imports(module)} & IO
+def test_files_of_tests_are_short_and_import_from_no_other_test() -> None:
+    """What several need is in tests/support."""
+    texts = {path.relative_to(TESTS).as_posix(): path.read_text() for path in TESTS.rglob("*.py")}
+    assert {name for name, text in texts.items() if text.count("\n") > MAX_TEST_LINES} <= TO_SPLIT
+    other_test = re.compile(
+        r"^ *(from|import) (\w+\.)*(test_|conftest)|^ *from .* import test_", re.MULTILINE
+    )
+    assert [name for name, text in texts.items() if other_test.search(text)] == []
 
 
-@pytest.mark.parametrize("module", [name for name in modules() if name.startswith("bloom.")])
-def test_the_library_does_not_know_scrapy(module: str) -> None:
-    assert "scrapy" not in {name.split(".")[0] for name in imports(module)}
-
-
-@pytest.mark.parametrize(
-    "path", sorted(PACKAGE.glob("bloom/**/*.*")), ids=lambda path: str(path.relative_to(PACKAGE))
-)
-def test_the_library_names_no_setting(path: Path) -> None:
-    assert path.suffix == ".pyc" or "BLOOM_" not in path.read_text()
-
+# -- scripts --
 
 SCRIPTS = sorted(PACKAGE.glob("bloom/protocol/lua/*.lua"))
 
 
-def source(module: str) -> str:
-    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text()
-
-
-def trees() -> dict[str, ast.Module]:
-    return {module: ast.parse(source(module)) for module in modules()}
-
-
-def classes() -> list[tuple[str, ast.ClassDef]]:
-    return [
-        (module, node)
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    ]
-
-
-def test_files_of_tests_are_short() -> None:
-    long = {
-        path.relative_to(TESTS).as_posix()
-        for path in TESTS.rglob("*.py")
-        if path.read_text().count("\n") > MAX_TEST_LINES
-    }
-    assert long <= TO_SPLIT
-
-
-def test_no_test_imports_from_another_test() -> None:
-    """What several need is in tests/support."""
-    for path in TESTS.rglob("*.py"):
-        found = {
-            name
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for name in [getattr(node, "module", None), *(alias.name for alias in node.names)]
-            if name and name.rpartition(".")[2].startswith(("test_", "conftest"))
-        }
-        assert not found, f"{path.name} imports {found}"
-
-
-def test_files_are_short() -> None:
-    assert [name for name in modules() if source(name).count("\n") > MAX_LINES] == []
-
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def test_classes_have_few_methods() -> None:
-    counts = {
-        node.name: sum(isinstance(part, FUNCTIONS) for part in node.body) for _, node in classes()
-    }
-    large = {name for name, count in counts.items() if count > MAX_METHODS}
-    assert large <= PUBLIC
-
-
-def test_functions_are_short() -> None:
-    long = []
-    for module, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, FUNCTIONS):
-                docstring = (ast.get_docstring(node) or "").count("\n")
-                if (node.end_lineno or 0) - node.lineno - docstring >= MAX_FUNCTION:
-                    long.append(f"{module}.{node.name}")
-    assert long == []
-
-
-def test_no_module_unpickles() -> None:
-    for module in modules():
-        assert not imports(module) & {"pickle", "marshal", "shelve"}
-
-
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_open_with_their_contract(path: Path) -> None:
-    head = path.read_text().split("\nlocal ", 1)[0]
+def test_scripts_open_with_their_contract_and_name_what_they_call(path: Path) -> None:
+    text = path.read_text()
+    head = text.split("\nlocal ", 1)[0]
     assert head.startswith(f"-- {path.stem}: ")
     for part in ("KEYS[1]", "Reply", "Cost"):
         assert part in head
-    used = set(re.findall(r"ARGV\[(\d)", path.read_text().removeprefix(head)))
+    used = set(re.findall(r"ARGV\[(\d)", text.removeprefix(head)))
     assert all(f"ARGV[{number}" in head for number in used)
+    assert "BLOOM_" not in text
+    # The rights that users need are read from the names of commands.
+    code = re.sub(r"--.*", "", text)
+    if path.stem != "prelude_writes":
+        assert len(re.findall(r"(?:redis\.p|\b)call\(", code)) == len(_CALL.findall(code))
 
 
 def test_scripts_are_part_of_the_package() -> None:
@@ -254,24 +188,12 @@ def test_scripts_are_part_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_name_the_commands_that_they_call(path: Path) -> None:
-    """The rights that users need are read from these names."""
-    code = re.sub(r"--.*", "", path.read_text())
-    if path.stem != "prelude_writes":
-        assert len(re.findall(r"(?:redis\.p|\b)call\(", code)) == len(_CALL.findall(code))
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_that_write_test_their_rights(path: Path) -> None:
+def test_scripts_have_the_preludes_that_they_need(path: Path) -> None:
+    """For their rights; and in Lua, a name that nothing defines is an error when it is called."""
     text = load(path.stem).text
     is_prelude = path.stem.startswith("prelude_")
     assert ("acl_check_cmd" in text) >= bool(WRITES & {*commands_in(text).needed}) or is_prelude
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_name_the_prelude_whose_functions_they_call(path: Path) -> None:
-    """In Lua, a name that nothing defines is an error only when it is called."""
-    code = re.sub(r"--.*", "", load(path.stem).text)
+    code = re.sub(r"--.*", "", text)
     defined = set(re.findall(r"local function (\w+)", code))
     assert set(re.findall(r"(?<![\w.])(\w+)\(", code)) <= defined | {
         *("call", "function", "ipairs", "next", "pcall", "setmetatable"),

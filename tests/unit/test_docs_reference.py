@@ -3,36 +3,22 @@
 import argparse
 import ast
 import re
-from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from support.paths import ROOT
 
 import scrapy_bloom
-from scrapy_bloom.bloom.errors import (
-    _KINDS,
-    _NO_PRIMARY,
-    _REMEDIES,
-    _TLS_REMEDIES,
-    StorageError,
-    explain,
-    in_words,
-)
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.cli.command import SUBCOMMANDS
 from scrapy_bloom.crawl.identity import META_KEYS
 from scrapy_bloom.crawl.stats import STATS
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
-from scrapy_bloom.settings import SETTINGS, WORDS
+from scrapy_bloom.settings import SETTINGS
 from tools.reference import keys
 from tools.reference.commands import own_actions, parsers
 from tools.reference.pages import DIRECTORY, PAGES
 from tools.reference.settings import GROUPS
 
-#: A key of earlier versions, which is warned about.
 PACKAGE = Path(scrapy_bloom.__file__).parent
 PARSERS = parsers()
 #: All that users read, without the history.
@@ -42,8 +28,6 @@ TEXTS = {
     for path in sorted(ROOT.glob(pattern))
     if path.name != "CHANGELOG.md"
 }
-#: Names that look like meta keys: the reason with which BLOOM_ON_REDIS_ERROR closes a spider.
-REASONS = {"bloom_redis_unavailable"}
 #: A command, to the end of the line or of the code.
 COMMAND = re.compile(r"scrapy bloom ([a-z]+)\b([^`\n#]*)")
 
@@ -56,16 +40,6 @@ def test_the_page_is_as_the_code_says(name: str) -> None:
 
 def headings(name: str) -> set[str]:
     return set(re.findall(r"^#+ `?(.+?)`?$", TEXTS[f"docs/reference/{name}.md"], re.MULTILINE))
-
-
-def test_all_there_is_has_a_heading() -> None:
-    assert set(SETTINGS) <= headings("settings")
-    assert set(SUBCOMMANDS) <= headings("commands")
-
-
-def test_the_stats_are_all_there() -> None:
-    rows = re.findall(r"^\| `bloom/(\w+)` \|", TEXTS["docs/reference/stats.md"], re.MULTILINE)
-    assert sorted(rows) == sorted(STATS)
 
 
 def test_the_kinds_of_keys_are_all_there() -> None:
@@ -101,25 +75,6 @@ def test_each_setting_is_in_one_group() -> None:
     assert sorted(listed) == sorted(name.removeprefix("BLOOM_").lower() for name in SETTINGS)
 
 
-def test_the_problems_of_servers_are_those_of_the_errors() -> None:
-    text = TEXTS["docs/reference/messages.md"]
-    rows = re.findall(r"(?m)^\| (.+) \| \[bloom-(.+)\]\(#bloom-\2\) \|$", text)
-    assert sorted(rows) == sorted(problems())
-    for error in (redis.AuthenticationError("WRONGPASS"), redis.ResponseError("MISCONF")):
-        explained = explain(error, "the server", WORDS)
-        assert (str(explained).removeprefix("the server "), explained.code) in rows
-
-
-def problems() -> Iterator[tuple[str, str]]:
-    """Yield what errors say about servers, and their codes."""
-    for pattern, remedy in (*_REMEDIES, *_TLS_REMEDIES):
-        if pattern != _NO_PRIMARY:  # its text is that of the exception
-            words = defaultdict(lambda: "...", WORDS, if_late="", if_closed="")
-            text = in_words(remedy.format_map(words), WORDS)
-            assert "{" not in text
-            yield text, _KINDS.get(pattern, StorageError).code
-
-
 @pytest.mark.parametrize("page", TEXTS)
 def test_pages_name_only_what_there_is(page: str) -> None:
     text = TEXTS[page]
@@ -127,16 +82,11 @@ def test_pages_name_only_what_there_is(page: str) -> None:
     assert set(re.findall(r"`bloom/(?:\w+/)?([a-z_]+)`", text)) <= set(STATS)
     assert set(re.findall(r"(?<![\w.])bloom_[a-z]\w*", text)) <= {
         *META_KEYS,
-        *REASONS,
-        *anchors(),
+        CLOSED_WITHOUT_SERVER,
+        *(name.lower() for name in SETTINGS),  # anchors
     }
     coded = re.findall(r"(?:\[|#|`)bloom-([a-z-]+)(?:\]|\)|`)", text)
     assert {f"bloom-{code}" for code in coded} <= headings("messages")
-
-
-def anchors() -> set[str]:
-    """Return the anchors of the settings, which look like meta keys."""
-    return {name.lower() for name in SETTINGS}
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -150,11 +100,3 @@ def test_pages_name_only_commands_that_there_are(page: str) -> None:
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
     found = {option for action in own_actions(parser) for option in action.option_strings}
     return found | {"--help", "--set", "--loglevel", "--nolog"}
-
-
-def test_each_option_is_on_the_page_of_commands() -> None:
-    text = TEXTS["docs/reference/commands.md"]
-    sections = dict(re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", text))
-    for name, parser in PARSERS.items():
-        for option in options_of(parser) - {"--help", "--set", "--loglevel", "--nolog"}:
-            assert re.search(rf"[` ]{option}[` ,]", sections[name]), f"{name} {option}"

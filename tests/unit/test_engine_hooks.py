@@ -51,8 +51,6 @@ class Downloader:
         self.result = result
 
     def fetch(self, request: Request, spider: object = None) -> Any:
-        if isinstance(self.result, Exception):
-            raise self.result
         return self.result
 
 
@@ -70,26 +68,17 @@ def fetch(result: Any) -> tuple[Any, list[tuple[Any, ...]]]:
     return engine.downloader.fetch(REQUEST), listener.events
 
 
-@pytest.mark.parametrize("result", [RESPONSE, REDIRECT, "not a response", None])
-def test_a_downloader_may_answer_at_once(result: object) -> None:
-    fetched, events = fetch(result)
-    assert fetched is result
-    assert events == ([("turned_into", REQUEST, REDIRECT)] if result is REDIRECT else [])
-
-
-def test_a_downloader_may_return_a_deferred() -> None:
-    fetched, events = fetch(succeed(REDIRECT))
-    assert fetched.result is REDIRECT
-    assert events == [("turned_into", REQUEST, REDIRECT)]
-
-
-def test_a_downloader_may_be_asynchronous() -> None:
+def test_a_downloader_may_answer_in_any_form() -> None:
     async def answer() -> Request:
         return REDIRECT
 
-    fetched, events = fetch(answer())
-    assert asyncio.run(fetched) is REDIRECT
-    assert events == [("turned_into", REQUEST, REDIRECT)]
+    for result in (RESPONSE, "not a response", None):
+        assert fetch(result) == (result, [])
+    fetched, events = fetch(REDIRECT)
+    assert fetched is REDIRECT
+    (deferred, later), (coroutine, last) = fetch(succeed(REDIRECT)), fetch(answer())
+    assert deferred.result is asyncio.run(coroutine) is REDIRECT
+    assert events == later == last == [("turned_into", REQUEST, REDIRECT)]
 
 
 def test_a_page_that_the_scraper_refuses_has_failed() -> None:
@@ -107,16 +96,6 @@ class AsyncScheduler(Scheduler):
         return True
 
 
-class SlowScheduler(Scheduler):
-    async def next_request(self) -> None:  # type: ignore[override]
-        return None
-
-
-class AsyncScraper(Scraper):
-    async def enqueue_scrape(self, result: Any, request: Request) -> None:  # type: ignore[override]
-        ...
-
-
 class SwappedScraper(Scraper):
     def handle_spider_error(self, request: Request, failure: Failure) -> None:  # type: ignore[override]
         ...
@@ -131,10 +110,8 @@ class OtherScraper(Scraper):
     ("parts", "what"),
     [
         ({"scheduler": AsyncScheduler()}, "AsyncScheduler.enqueue_request is a coroutine"),
-        ({"scheduler": SlowScheduler()}, "SlowScheduler.next_request is a coroutine"),
         ({"scheduler": object()}, "has no attribute 'enqueue_request'"),
         ({"scraper": SwappedScraper()}, "SwappedScraper.handle_spider_error takes"),
-        ({"scraper": AsyncScraper()}, "AsyncScraper.enqueue_scrape is a coroutine"),
         ({"scraper": OtherScraper()}, "OtherScraper.enqueue_scrape takes"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value.split(" ")[0],

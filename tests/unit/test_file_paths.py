@@ -5,6 +5,7 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,25 +27,26 @@ def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, OSError])
-def test_nothing_is_left_of_a_file_that_is_not_finished(
-    tmp_path: Path, error: type[BaseException]
-) -> None:
+def test_nothing_is_left_of_a_file_that_is_not_finished(tmp_path: Path) -> None:
     path = tmp_path / "filter"
     path.write_bytes(b"before")
 
     def fail() -> None:
         with writing(path) as file:
             file.write(b"half")
-            raise error
+            raise KeyboardInterrupt
 
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         fail()
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == b"before"
 
 
-def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
+def test_a_pipe_and_an_open_file_are_used_as_they_are(tmp_path: Path) -> None:
+    buffer = io.BytesIO(b"abc")
+    with reading(buffer) as source, writing(buffer) as target:
+        assert source is target is buffer
+    assert not buffer.closed
     path, got = tmp_path / "pipe", []
     os.mkfifo(path)
     reader = threading.Thread(target=lambda: got.append(path.read_bytes()))
@@ -56,30 +58,19 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(path.stat().st_mode)
 
 
-def test_an_open_file_is_used_as_it_is() -> None:
-    buffer = io.BytesIO(b"abc")
-    with reading(buffer) as file:
-        assert file is buffer
-    with writing(buffer) as file:
-        assert file is buffer
-    assert not buffer.closed
-
-
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     missing, text = tmp_path / "no" / "filter", "[Nn]o such file"
     with pytest.raises(ArchiveError, match=f"cannot write '.*filter': .*{text}"):
         writing(missing).__enter__()
     with pytest.raises(ArchiveError, match=f"cannot read '.*filter': .*{text}"):
         reading(missing).__enter__()
-    with pytest.raises(ArchiveError, match="cannot write .*Is a directory"):
-        writing(tmp_path).__enter__()
     with pytest.raises(ArchiveError, match="cannot read .*null byte"):
         reading("a\0b").__enter__()
 
 
-@pytest.mark.parametrize("place", [None, 3, b"path", ["path"]])
-def test_what_is_no_place_is_refused(place: object) -> None:
-    with pytest.raises(ConfigurationError, match="expected a path or a binary file; got "):
-        writing(place).__enter__()  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="expected a path or a binary file; got "):
-        reading(place).__enter__()  # type: ignore[arg-type]
+def test_what_is_no_place_is_refused() -> None:
+    place: Any
+    for place in (None, b"path"):
+        for use in (reading, writing):
+            with pytest.raises(ConfigurationError, match="expected a path or a binary file; got "):
+                use(place).__enter__()

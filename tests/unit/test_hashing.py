@@ -1,15 +1,12 @@
 """Hashing: published vectors, golden vectors of the scheme, uniformity and independence."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from scrapy_bloom.bloom.model.hashing import (
     MAX_SEED,
     Hasher,
     draw_seeds,
-    offset_packer,
     offsets,
     to_bytes,
 )
@@ -32,43 +29,26 @@ def test_golden_vectors() -> None:
         assert (block, offsets(hashes, 1_000_003)) == expected
 
 
-@pytest.mark.parametrize("seeds", [(5, 7, 11, 13, 31, 37, 61), (0, 1, MAX_SEED)])
-def test_blocks_and_offsets_are_uniform(seeds: tuple[int, ...]) -> None:
-    """Chi-square over 16 blocks, and per seed over 100 ranges of a layer."""
-    hasher = Hasher(seeds, 16)
+def test_blocks_and_offsets_are_uniform_and_independent() -> None:
+    """Chi-square over 16 blocks, and per seed over 100 ranges of a layer.
+
+    Then on the contingency table of block and offset residue. A block drawn from the hash of an
+    offset fails this at once: with 16 blocks and a layer of 2**20 bits, residue and block would be
+    the same number.
+    """
+    hasher = Hasher((0, 1, 5, 7, 11, 13, 61, MAX_SEED), 16)
     places = [hasher.hashes(url) for url in URLS]
     assert chi_square([block for block, _ in places], 16) > ALPHA
     num_bits = 1_437_759
     by_url = [offsets(hashes, num_bits) for _, hashes in places]
     for of_seed in zip(*by_url, strict=True):
         assert chi_square([offset * 100 // num_bits for offset in of_seed], 100) > ALPHA
-
-
-def test_block_and_offsets_are_independent() -> None:
-    """Chi-square on the contingency table of block and offset residue, for every seed.
-
-    A block drawn from the hash of an offset fails this at once: with 16 blocks and a layer of
-    2**20 bits, residue and block would be the same number.
-    """
-    hasher = Hasher((5, 7, 11, 13), 16)
-    tables = [[[0] * 16 for _ in range(16)] for _ in range(4)]
-    for url in URLS:
-        block, hashes = hasher.hashes(url)
+    tables = [[[0] * 16 for _ in range(16)] for _ in range(8)]
+    for block, hashes in places:
         for table, offset in zip(tables, offsets(hashes, 1 << 20), strict=True):
             table[block][offset % 16] += 1
     for table in tables:
         assert stats.chi2_contingency(table).pvalue > ALPHA
-
-
-@given(st.binary(), st.integers(1, 2**32), st.integers(1, 16_384))
-def test_places_are_in_range_and_packed_as_uint32(item: bytes, num_bits: int, blocks: int) -> None:
-    block, hashes = Hasher((1, 2, 3), blocks).hashes(item)
-    assert 0 <= block < blocks
-    assert all(0 <= offset < num_bits for offset in offsets(hashes, num_bits))
-    packer = offset_packer(3)
-    packed = packer.pack(*offsets(hashes, num_bits))
-    assert len(packed) == 12
-    assert list(packer.unpack(packed)) == offsets(hashes, num_bits)
 
 
 def test_drawn_seeds_are_distinct_and_differ_each_time() -> None:
@@ -78,7 +58,7 @@ def test_drawn_seeds_are_distinct_and_differ_each_time() -> None:
     assert first != second
 
 
-@pytest.mark.parametrize("item", [None, 1, 1.5, ["a"], bytearray(b"a"), memoryview(b"a"), object()])
+@pytest.mark.parametrize("item", [None, 1, bytearray(b"a"), memoryview(b"a")])
 def test_other_items_are_type_errors(item: object) -> None:
     with pytest.raises(TypeError, match=f"not {type(item).__name__}"):
         to_bytes(item)  # type: ignore[arg-type]

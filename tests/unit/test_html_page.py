@@ -1,47 +1,21 @@
 """The page of ``scrapy bloom report``, without a server."""
 
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
+from html import escape
 from typing import Any
 
 import pytest
-import support.infos
+from support import infos
 
-from scrapy_bloom.bloom.protocol.info import FilterInfo, GenerationInfo
+from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.ledger_info import LedgerInfo
 from scrapy_bloom.cli.panel import SHOWN, Panel, WorkerRow
 from scrapy_bloom.cli.report import fits_until, page
 
 DAY = 86_400
-OPENED = 1_790_000_000
-NEWEST = GenerationInfo(
-    opened=OPENED,
-    closes=OPENED + 30 * DAY,
-    forgotten=OPENED + 90 * DAY,
-    run=0,
-    layers=1,
-    capacity=1000,
-    count=500,
-    estimated_error_rate=1e-7,
-    memory=4096,
-)
-INFO = replace(
-    support.infos.INFO,
-    key="k",
-    capacity_in_all=3000,
-    window="90 days",
-    period="30 days",
-    blocks=4,
-    num_hashes=17,
-    num_bits=32_768,
-    count=500,
-    estimated_error_rate=1e-7,
-    error_bound=1e-5,
-    memory=4096,
-    generations=(NEWEST,),
-    now=OPENED + 10 * DAY,
-)
+OPENED = infos.NOW
+NEWEST = replace(infos.GENERATION, count=500)
+INFO = replace(infos.INFO, generations=(NEWEST,), now=OPENED + 10 * DAY)
 #: 500 URLs came in 10 days, and there is room for 1,000 more.
 LATER = INFO.now + 20 * DAY
 HOSTILE = "</title></style><script>x</script>\"'&"
@@ -57,7 +31,6 @@ def with_newest(**changes: int) -> FilterInfo:
         (INFO, OPENED + 20 * DAY),
         (with_newest(count=1000), INFO.now),
         (with_newest(count=0), None),
-        (with_newest(opened=INFO.now - DAY + 1), None),
         (with_newest(opened=INFO.now - DAY), INFO.now + DAY),
         # The newest generation is too young: the one before counts, too.
         (
@@ -92,27 +65,9 @@ def test_every_text_is_escaped_and_nothing_is_loaded() -> None:
     html = page(HOSTILE, [Panel(HOSTILE, HOSTILE, info, workers=[worker])])
     for loaded in ("<script", "<link", "<img", "<iframe", "<object", "url(", "http"):
         assert loaded not in html
-    texts, attributes = list[str](), list[str | None]()
-
-    class Reader(HTMLParser):
-        def handle_data(self, data: str) -> None:
-            texts.append(data)
-
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            attributes.extend(value for name, value in attrs if name == "data-key")
-
-    Reader().feed(html)
-    assert sum(HOSTILE in text for text in texts) == 7
-    assert attributes == [HOSTILE]
-
-
-def test_bars_stay_on_the_time_line() -> None:
-    html = page("here", [Panel("default", "k", replace(INFO, now=OPENED + 1000 * DAY))])
-    bars = re.findall(r'<rect class="\w+" x="([\d.]+)" width="([\d.]+)"', html)
-    assert len(bars) == 2
-    assert all(float(x) >= 0 and float(x) + float(width) <= 1000.1 for x, width in bars)
-    (now,) = re.findall(r'<line x1="([\d.]+)"', html)
-    assert 0 <= float(now) < 1000
+    assert html.count(escape(HOSTILE)) == 10
+    assert HOSTILE not in html
+    assert f'data-key="{escape(HOSTILE)}"' in html
 
 
 PAGES: list[dict[str, Any]] = [

@@ -1,38 +1,59 @@
-"""Cached fingerprints are Scrapy's own; a fingerprinter that may look at more has no cache."""
+"""Fingerprints: Scrapy's own are cached, and scrapy-redis's are made; long ones are hashed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Request
-from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import RequestFingerprinter
+from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom.crawl import identity
 from scrapy_bloom.crawl.identity import FingerprintCache, cached
-from scrapy_bloom.fingerprinter import ScrapyRedisFingerprinter
-
-characters = st.one_of(st.sampled_from(list("ab/?&=#%;: \t\n\\@.é")), st.characters(codec="utf-8"))
-urls = st.text(characters, max_size=12).map("https://example.com/".__add__)
-requests = st.builds(
-    lambda url, cls, kwargs: cls(url, **kwargs),
-    urls,
-    st.sampled_from([Request, FormRequest, JsonRequest]),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "method": st.sampled_from(["GET", "get", "POST", "HEAD", "PUT"]),
-            "body": st.binary(max_size=3),
-            "headers": st.just({"Accept": "text/html"}),
-            "cookies": st.just({"a": "b"}),
-            "meta": st.fixed_dictionaries(
-                {}, optional={"verbatim_url": st.booleans(), "depth": st.integers()}
-            ),
-            "dont_filter": st.booleans(),
-        },
-    ),
+from scrapy_bloom.fingerprinter import (
+    HASH_BYTES,
+    MAX_FINGERPRINT,
+    MAX_VERSION,
+    VERSIONED,
+    ScrapyRedisFingerprinter,
+    base_of,
+    bounded,
+    version_of,
+    versioned,
 )
+
+#: Parts of URLs in which canonicalization has something to do.
+parts = st.text(st.sampled_from("abAB09-._~%/ä€ +;:@&=?"), max_size=12)
+urls = st.builds(
+    "{0}://{1}/{2}?{3}&{4}#{5}".format,
+    st.sampled_from(["http", "HTTPS"]),
+    st.sampled_from(["example.com", "EXAMPLE.com:80", "bücher.example", "[::1]:8080"]),
+    *([parts] * 4),
+)
+requests = st.builds(
+    Request,
+    urls,
+    method=st.sampled_from(["GET", "post", "PUT", "HEAD"]),
+    body=st.one_of(st.none(), st.binary(max_size=20), st.text("aä", max_size=9)),
+    headers=st.dictionaries(st.sampled_from(["Accept", "X-A"]), st.just("x"), max_size=2),
+    meta=st.dictionaries(st.sampled_from(["verbatim_url", "bloom_key"]), st.just("x"), max_size=2),
+)
+
+
+def theirs(request: Request) -> bytes:
+    return bytes.fromhex(RFPDupeFilter(None, "key").request_fingerprint(request))
+
+
+@given(requests)
+def test_cached_ones_are_those_of_the_fingerprinter_and_of_scrapy_redis(request: Request) -> None:
+    for own in (RequestFingerprinter(), ScrapyRedisFingerprinter()):
+        find = cached(own)
+        assert isinstance(find, FingerprintCache)
+        for one in (request, request, request.copy()):
+            assert find(one) == own.fingerprint(one)
+    assert ScrapyRedisFingerprinter().fingerprint(request) == theirs(request)
 
 
 class Counted:
@@ -44,15 +65,6 @@ class Counted:
     def __call__(self, request: Request) -> bytes:
         self.made += 1
         return RequestFingerprinter().fingerprint(request)
-
-
-@pytest.mark.parametrize("cls", [RequestFingerprinter, ScrapyRedisFingerprinter])
-@given(st.lists(requests, max_size=8))
-def test_they_are_those_of_the_fingerprinter(cls: type[Any], some: list[Request]) -> None:
-    find = cached(cls())
-    assert isinstance(find, FingerprintCache)
-    for request in (*some, *(request.copy() for request in some)):
-        assert find(request) == cls().fingerprint(request)
 
 
 def test_a_url_is_fingerprinted_once_with_any_fragment() -> None:
@@ -91,8 +103,6 @@ def test_the_latest_urls_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert make.made == 100
     find(pages[0])
     assert make.made == 101
-    assert len(find._newer) <= 10
-    assert len(find._older) <= 10
 
 
 class Own(RequestFingerprinter):
@@ -108,18 +118,56 @@ class Keyed:
         return str(request.meta.get(self.key)).encode()
 
 
-class Headed:
-    def fingerprint(self, request: Request) -> bytes:
-        return request.headers.get("Accept") or b""
+def test_a_fingerprinter_that_may_look_at_more_has_no_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not isinstance(cached(Own()), FingerprintCache)
+    monkeypatch.setattr(identity, "KNOWN", (Keyed,))
+    assert not isinstance(cached(Keyed()), FingerprintCache)
+
+
+@given(st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=2 * MAX_FINGERPRINT))
+def test_what_filters_hold_is_short_and_tells_apart_what_differs(
+    first: bytes, other: bytes
+) -> None:
+    assert len(bounded(first)) <= MAX_FINGERPRINT
+    assert (bounded(first) == bounded(other)) == (first == other)
+    if len(first) <= MAX_FINGERPRINT and not first.startswith(VERSIONED):
+        assert bounded(first) == first
+
+
+# -- items of versions --
+
+fingerprints = st.one_of(
+    st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=30).map(VERSIONED.__add__)
+).map(bounded)
+versions = st.text(min_size=1, max_size=20).map(lambda text: text.encode("utf-8", "replace"))
+
+
+@given(st.lists(st.tuples(fingerprints, st.none() | versions), max_size=20))
+def test_items_tell_urls_and_versions_apart_and_name_their_url(
+    requests: Sequence[tuple[bytes, bytes | None]],
+) -> None:
+    """Exact: as many items as there are different pairs, and each leads back to its URL."""
+    items = dict[bytes, tuple[bytes, bytes | None]]()
+    for fingerprint, version in requests:
+        item = fingerprint if version is None else versioned(fingerprint, version)
+        assert base_of(item) == (None if version is None else fingerprint)
+        assert len(item) <= MAX_FINGERPRINT + len(VERSIONED) + HASH_BYTES
+        assert items.setdefault(item, (fingerprint, version)) == (fingerprint, version)
+    assert len(items) == len(set(requests))
 
 
 @pytest.mark.parametrize(
-    "fingerprinter",
-    [Own(), Keyed(), Headed()],
+    ("meta", "version"),
+    [
+        ({}, b""),
+        ({"bloom_version": "2026-01-02"}, b"2026-01-02"),
+        ({"bloom_version": "\ud800"}, b"\xed\xa0\x80"),
+        ({"bloom_version": "é" * (MAX_VERSION // 2)}, "é".encode() * (MAX_VERSION // 2)),
+        ({"bloom_version": "é" * (MAX_VERSION // 2) + "a"}, b""),
+        *(({"bloom_version": value}, b"") for value in ("", None, 3, b"1", ["1"])),
+    ],
 )
-def test_a_fingerprinter_that_may_look_at_more_has_no_cache(
-    fingerprinter: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not isinstance(fingerprinter, Own):
-        monkeypatch.setattr(identity, "KNOWN", (type(fingerprinter),))
-    assert not isinstance(cached(fingerprinter), FingerprintCache)
+def test_versions_are_short_texts(meta: dict[str, Any], version: bytes) -> None:
+    assert version_of(meta) == version

@@ -1,24 +1,26 @@
-"""Whose claims are taken over, by the rules."""
+"""Whose claims are taken over, what a worker knows of others, and which of them it waits for."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
+from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, WorkerEntries
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.liveness import WorkerView
+from scrapy_bloom.crawl.liveness import KnownWorkers, WorkerView
 from scrapy_bloom.crawl.workers import Process, Worker
 
 NOW = 1_000_000
 FAR = Process("far", 7, "another machine", 99)
 
 
-def worker(until: int, *, spider: str = "shop", queue: str = "") -> Worker:
-    return Worker(workers.worker_id(spider), until, 30.0, FAR, queue)
+def worker(until: int, spider: str = "shop", *, process: Process = FAR, queue: str = "") -> Worker:
+    return Worker(workers.worker_id(spider), until, 30.0, process, queue)
 
 
-ME = worker(NOW + 60)
+ME = worker(NOW + 61)
 ALIVE, SILENT, STOPPED = worker(NOW + 1), worker(NOW), worker(0)
 QUEUE = workers.queue_id("shop", "redis shop:requests")
 FAILED = workers.failed_id("shop")
@@ -32,15 +34,18 @@ def claim(owner: str, time: int = NOW - 1_000) -> StoredClaim:
     return StoredClaim("f", owner, "nonce", time, 0, 10)
 
 
-@pytest.mark.parametrize(
-    ("owner", "is_free"), [(ME, False), (ALIVE, False), (SILENT, True), (STOPPED, True)]
-)
-def test_claims_of_the_dead_are_free(owner: Worker, is_free: bool) -> None:
-    assert crew(ALIVE, SILENT, STOPPED).is_free(claim(owner.id)) is is_free
+def test_claims_of_the_dead_are_free_and_its_own_if_nobody_told_it_what_they_are() -> None:
+    mine = crew(ALIVE, SILENT, STOPPED)
+    is_free = [mine.is_free(claim(owner.id)) for owner in (ME, ALIVE, SILENT, STOPPED)]
+    assert is_free == [False, False, True, True]
+    away = replace(mine, trusts_silence=False)
+    assert not away.is_free(claim(SILENT.id)), "the server was away"
+    assert away.is_free(claim(STOPPED.id))
+    assert crew(lost={"nonce"}).is_free(claim(ME.id))
 
 
 def test_workers_of_other_spiders_stay_and_show_what_they_left() -> None:
-    dead = worker(0, spider="other")
+    dead = worker(0, "other")
     assert crew(dead, SILENT).dead == [SILENT]
     assert not crew(dead).has_left_claims
     assert crew(dead, awaited={dead.id}).has_left_claims
@@ -49,52 +54,14 @@ def test_workers_of_other_spiders_stay_and_show_what_they_left() -> None:
     assert crew(dead, SILENT).has_kin
 
 
-def test_its_own_claims_are_free_if_nobody_told_it_of_what_they_are() -> None:
-    assert not crew().is_free(claim(ME.id))
-    assert crew(lost={"nonce"}).is_free(claim(ME.id))
-
-
-def test_silence_says_nothing_while_the_server_was_away() -> None:
-    mine = crew(SILENT, STOPPED, trusts_silence=False)
-    assert not mine.is_free(claim(SILENT.id))
-    assert mine.is_free(claim(STOPPED.id))
-
-
 def test_a_process_that_is_gone_is_dead_at_once() -> None:
     gone = replace(ALIVE, process=replace(Process.own(), started=1))
     assert crew(gone).is_free(claim(gone.id)) is bool(gone.process.place)
 
 
-@pytest.mark.parametrize(("due", "is_free"), [(NOW - 1, True), (NOW, True), (NOW + 1, False)])
-def test_what_failed_is_free_when_it_is_due(due: int, is_free: bool) -> None:
-    assert crew().is_free(claim(FAILED, due)) is is_free
-
-
-@pytest.mark.parametrize(("known_for", "is_free"), [(None, False), (59.0, False), (60.0, True)])
-def test_an_owner_nobody_knows_gets_time_to_show_up(known_for: float | None, is_free: bool) -> None:
-    owner = workers.worker_id("shop")
-    unknown = {} if known_for is None else {owner: known_for}
-    mine = crew(ALIVE, unknown=unknown)
-    assert mine.is_free(claim(owner)) is is_free
-    assert mine.is_to_be_awaited(claim(owner))
-
-
-@pytest.mark.parametrize(
-    ("idle_since", "made", "is_free"),
-    [
-        (NOW - 4, NOW - 10_000, False),
-        (NOW - 5, NOW - 5, True),
-        (NOW - 5, NOW - 4, False),
-        (NOW - 20, NOW - 9, False),
-        (NOW - 20, NOW - 10, True),
-    ],
-)
-def test_what_was_claimed_and_is_not_in_the_queue_is_lost(
-    idle_since: int, made: int, is_free: bool
-) -> None:
-    mine = replace(crew(idle_since=idle_since), me=replace(ME, queue=QUEUE))
-    assert mine.is_free(claim(QUEUE, made)) is is_free
-    assert mine.is_to_be_awaited(claim(QUEUE, made))
+def test_what_failed_is_free_when_it_is_due() -> None:
+    assert crew().is_free(claim(FAILED, NOW))
+    assert not crew().is_free(claim(FAILED, NOW + 1))
 
 
 def test_what_another_queue_has_is_its_workers_business() -> None:
@@ -109,3 +76,90 @@ def test_what_a_jobdir_has_is_left_to_it_until_it_is_empty() -> None:
     assert not mine.is_free(claim(stopped.id))
     assert replace(mine, idle_since=NOW).is_free(claim(stopped.id))
     assert crew(stopped).is_free(claim(stopped.id)), "another run without that JOBDIR"
+
+
+# -- what is known of the others --
+
+
+ONE, TWO, THREE = worker(NOW + 40), worker(NOW + 50), worker(NOW + 60)
+
+
+def reply(
+    *listed: Worker, now: int = NOW, version: str = "v1", is_all: bool = False
+) -> WorkerEntries:
+    entries = {one.member: str(one.until) for one in listed}
+    return WorkerEntries(now, entries, is_all, {}, 3, version)
+
+
+def test_of_the_others_those_that_are_not_listed_live() -> None:
+    known = KnownWorkers()
+    known.update(reply(ONE, TWO, THREE, is_all=True))
+    known.update(reply(replace(ONE, until=0), TWO, worker(0), now=TWO.until))
+    assert known.by_id[ONE.id].until == 0
+    assert known.by_id[TWO.id] == TWO
+    assert len(known.by_id) == 4
+    assert known.by_id[THREE.id].until > TWO.until
+    known.update(reply(now=TWO.until + 1))
+    assert known.by_id[ONE.id].until > TWO.until + 1, "it was dead, and lives again"
+
+
+def test_a_version_counts_as_known_when_all_workers_were_read() -> None:
+    known = KnownWorkers()
+    known.update(reply(ONE, TWO, is_all=True))
+    known.update(reply(version="v2"))
+    assert known.version == "v1"
+    known.update(reply(TWO, version="v3", is_all=True))
+    assert known.version == "v3"
+    assert known.by_id == {TWO.id: TWO}
+
+
+# -- whom an idle worker waits for --
+
+#: Since when it is idle: 10 seconds.
+SINCE = NOW - 10
+#: ``until`` of a worker that has sent its last heartbeat just before.
+LAST_SEEN = SINCE + ME.life
+
+
+def waits(others: Mapping[str, Worker], soon: Mapping[str, int], **fields: Any) -> bool:
+    view = WorkerView(ME, others, NOW, idle_since=SINCE, soon=soon, **fields)
+    return view.may_lose_workers
+
+
+@pytest.mark.parametrize("heartbeat", [30.0, 1.0])
+def test_a_heartbeat_since_the_crawl_is_idle_is_enough(heartbeat: float) -> None:
+    one = replace(ONE, heartbeat=heartbeat)
+    assert waits({one.id: one}, {one.id: SINCE + one.life})
+    assert not waits({one.id: one}, {one.id: SINCE + one.life + 1})
+    assert not waits({one.id: one}, {one.id: SINCE + one.life}, is_partial=True)
+
+
+def test_other_spiders_this_worker_and_processes_that_can_be_seen_are_not_awaited() -> None:
+    other, near = worker(0, "other"), worker(0, process=Process.own())
+    if not near.process.is_near:
+        pytest.skip("nothing can be seen of other processes here")
+    soon = {other.id: LAST_SEEN, near.id: LAST_SEEN, ME.id: LAST_SEEN}
+    assert not waits({one.id: one for one in (other, near)}, soon)
+
+
+def test_workers_of_other_spiders_are_awaited_whose_claims_have_requests_of_this_one() -> None:
+    other = replace(worker(LAST_SEEN, "other"), queue="q-other")
+    for awaited in ({other.id}, {"q-other"}):
+        assert waits({other.id: other}, {other.id: LAST_SEEN}, awaited=awaited)
+    assert not waits({other.id: other}, {other.id: LAST_SEEN}, awaited={"q-others"})
+
+
+def test_a_worker_that_is_new_and_many_that_are_not_named_are_awaited() -> None:
+    assert waits({}, {ONE.id: LAST_SEEN})
+    others = {f"{ONE.id}{number}": LAST_SEEN + 1 for number in range(MAX_NAMED)}
+    known = dict.fromkeys(others, ONE)
+    assert waits(known, others)
+    others.popitem()
+    assert not waits(known, others)
+
+
+def test_nothing_is_awaited_for_longer_than_a_heartbeat_allows() -> None:
+    slow, soon = replace(ONE, heartbeat=60.0), {ONE.id: NOW + 1}
+    for idle_for, is_awaited in ((ME.life - 1, True), (ME.life + 1, False)):
+        view = WorkerView(ME, {ONE.id: slow}, NOW, idle_since=NOW - idle_for, soon=soon)
+        assert view.may_lose_workers is is_awaited

@@ -9,65 +9,38 @@ from support.examples import examples
 from support.still_clock import Clock
 
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.crawl.local_state import ANY_AGE, BlockId, LocalState, Reserved
+from scrapy_bloom.crawl.local_state import ANY_AGE, LocalState, Reserved
 from scrapy_bloom.crawl.local_state import FRESH_SECONDS as FRESH
 from scrapy_bloom.fingerprinter import versioned
 
-HERE, THERE = ("default", 0), ("default", 1)
+#: Two windows, of which one block is used.
+HERE, THERE = "here", "there"
 NEVER = float("inf")
 FORGET_AFTER = 60.0
 
 
-class Known:
-    """The cache of a local state, in steps: a block replies, then an item is put in."""
-
-    def __init__(self, capacity: int, forget_after: float, clock: Clock) -> None:
-        self.state = LocalState(capacity, forget_after, clock)
-        self._slots = self.state._slots
-
-    def answered(self, place: BlockId, version: str, ends: float, sent: float) -> None:
-        self.state._replied((f"{place}", 0), version, ends, sent)
-
-    def add(self, place: BlockId, item: bytes, *, is_certain: bool = True) -> None:
-        block = self.state._blocks.get((f"{place}", 0))
-        if block is not None:
-            self.state._add((f"{place}", item), block.stamp if is_certain else 0)
-
-    def is_seen(self, place: BlockId, item: bytes, max_age: float = FRESH) -> bool:
-        return self.state.get((f"{place}", item), 0, max_age)
-
-    def discard(self, place: BlockId, item: bytes) -> None:
-        self.state.discard((f"{place}", item))
-
-    def clear(self) -> None:
-        self.state.clear()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def known(clock: Clock) -> Known:
-    """With room for all that is put in, and a block that has just answered."""
-    known = Known(1_000, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    return known
+def add(state: LocalState, window: str, item: bytes, *, is_certain: bool = True) -> None:
+    """Put an item into the cache, as its block has answered."""
+    block = state._blocks.get((window, 0))
+    if block is not None:
+        state._add((window, item), block.stamp if is_certain else 0)
 
 
 # -- without a server --
 
 
-def test_without_a_server_old_entries_count(known: Known, clock: Clock) -> None:
-    known.answered(THERE, "v1", clock.now + 2, clock.now)
-    for place in (HERE, THERE):
-        known.add(place, b"a")
+def test_without_a_server_old_entries_count() -> None:
+    clock = Clock()
+    state = LocalState(1_000, FORGET_AFTER, clock)
+    state._replied((HERE, 0), "v1", NEVER, clock.now)
+    state._replied((THERE, 0), "v1", clock.now + 2, clock.now)
+    for window in (HERE, THERE):
+        add(state, window, b"a")
     clock.now += 10 * FORGET_AFTER
-    for place in (HERE, THERE):
-        assert not known.is_seen(place, b"a")
-        assert known.is_seen(place, b"a", ANY_AGE)
-        assert not known.is_seen(place, b"b", ANY_AGE)
+    for window in (HERE, THERE):
+        assert not state.get((window, b"a"), 0, FRESH)
+        assert state.get((window, b"a"), 0, ANY_AGE)
+        assert not state.get((window, b"b"), 0, ANY_AGE)
 
 
 # -- recorded here only --
@@ -78,20 +51,18 @@ def state() -> LocalState:
     return LocalState(100, FORGET_AFTER)
 
 
-def test_what_is_taken_is_new_once(state: LocalState) -> None:
+def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
     assert state.take(b"a")
     assert not state.take(b"a")
-    assert state.has_taken(b"a")
     assert state.pop(("default", b"a")) == Reserved(Verdict.SEEN, 0)
-
-
-def test_what_a_filter_has_recorded_is_kept_until_lookups_use_it(state: LocalState) -> None:
-    state.take(b"a")
     state.recorded([("default", b"a")], (), is_up=False)
     assert state.has_taken(b"a")
     state.server_is_used()
     assert not state.has_taken(b"a")
     assert state.get(("default", b"a"), 0, ANY_AGE), "for the next outage"
+    state.recorded([("default", b"b")], [b"b"], is_up=False)
+    state.server_is_used()
+    assert state.has_taken(b"b"), "it has no room for it"
 
 
 def test_what_stays_for_the_run_is_new_again_when_its_page_was_not_crawled(
@@ -111,14 +82,6 @@ def test_what_stays_for_the_run_is_new_again_when_its_page_was_not_crawled(
     assert state.take(b"listing", for_run=True)
 
 
-def test_what_a_filter_has_no_room_for_stays(state: LocalState) -> None:
-    state.take(b"a")
-    state.recorded([("default", b"a"), ("default", b"b")], [b"a", b"b"], is_up=False)
-    state.server_is_used()
-    assert state.has_taken(b"a")
-    assert state.has_taken(b"b")
-
-
 # -- verdicts not used yet --
 
 
@@ -130,18 +93,29 @@ def test_the_oldest_reserved_verdicts_are_given_up(state: LocalState) -> None:
     assert [state.is_reserved(key) for key in keys] == [False] * 3 + [True] * 2
 
 
-# -- room --
+# -- versions --
+
+URL, PAGE = b"u" * 20, ("default", versioned(b"u" * 20, b"1"))
+LINK = ("default", URL)
 
 
-def test_an_entry_takes_eight_bytes_however_many_are_put_in(clock: Clock) -> None:
-    capacity = 1_000
-    known = Known(capacity, FORGET_AFTER, clock)
-    known.answered(HERE, "v1", NEVER, clock.now)
-    for number in range(3_000):
-        known.add(HERE, b"%d" % number)
-    slots = known._slots
-    assert slots.itemsize == 8
-    assert capacity <= len(slots) <= capacity + 1
+def test_a_link_is_seen_while_a_version_is_claimed_or_was_just_crawled() -> None:
+    clock = Clock()
+    local = LocalState(1_000, 60, clock)
+    local.versions.claimed(PAGE)
+    clock.now += 1_000_000
+    assert local.get(LINK, 0)
+    assert not local.get(PAGE, 0)
+    assert not local.get(("other", URL), 0)
+    local.discard(PAGE)
+    assert not local.get(LINK, 0), "it has failed"
+    local.versions.claimed(PAGE)
+    local.versions.crawled(PAGE)
+    clock.now += FRESH
+    assert local.get(LINK, 0), "the job may not be written yet"
+    clock.now += 0.001
+    assert not local.get(LINK, 0), "the filter knows when it is forgotten"
+    assert local.get(LINK, 0, ANY_AGE), "without a server"
 
 
 # -- against a model --
@@ -151,21 +125,21 @@ class Model:
     """Does the same exactly, and with room for everything."""
 
     def __init__(self) -> None:
-        self.blocks: dict[BlockId, tuple[str, float, float]] = {}
-        self.items: dict[BlockId, set[bytes]] = {}
+        self.blocks: dict[str, tuple[str, float, float]] = {}
+        self.items: dict[str, set[bytes]] = {}
 
-    def answered(self, place: BlockId, v: str, ends: float, asked: float) -> None:
+    def answered(self, place: str, v: str, ends: float, asked: float) -> None:
         old = self.blocks.get(place)
         if old is None or old[0] != v or asked - old[2] > FORGET_AFTER:
             self.blocks[place], self.items[place] = (v, ends, asked), set()
         else:
             self.blocks[place] = (v, old[1], max(old[2], asked))
 
-    def add(self, place: BlockId, item: bytes) -> None:
+    def add(self, place: str, item: bytes) -> None:
         if place in self.blocks:
             self.items[place].add(item)
 
-    def is_seen(self, place: BlockId, item: bytes, now: float) -> bool:
+    def is_seen(self, place: str, item: bytes, now: float) -> bool:
         if item not in self.items.get(place, ()):
             return False
         _, ends, answered = self.blocks[place]
@@ -194,38 +168,36 @@ STEPS = st.one_of(
 
 
 @examples(1_000)
-@given(
-    capacity=st.sampled_from([0, 1, 3, 8, ROOM]),
-    steps=st.lists(STEPS, max_size=60),
-)
+@given(capacity=st.sampled_from([0, 1, 3, 8, ROOM]), steps=st.lists(STEPS, max_size=60))
 def test_what_is_seen_is_what_an_exact_memory_calls_seen(
     capacity: int, steps: list[tuple[Any, ...]]
 ) -> None:
     """Where there is little room, fewer are."""
     clock, model = Clock(), Model()
-    known = Known(capacity, FORGET_AFTER, clock)
+    state = LocalState(capacity, FORGET_AFTER, clock)
     for kind, *args in steps:
         if kind == "wait":
             clock.now += args[0]
         elif kind == "answered":
             place, v, left, ago = args
-            known.answered(place, v, clock.now + left, clock.now - ago)
+            state._replied((place, 0), v, clock.now + left, clock.now - ago)
             model.answered(place, v, clock.now + left, clock.now - ago)
         elif kind == "add":
-            known.add(*args)
+            add(state, *args)
             model.add(*args)
         elif kind == "unsure":
-            known.add(*args, is_certain=False)
+            add(state, *args, is_certain=False)
         elif kind == "discard":
-            known.discard(*args)
-            model.items.get(args[0], set()).discard(args[1])
+            place, item = args
+            state.discard((place, item))
+            model.items.get(place, set()).discard(item)
         else:
-            known.clear()
+            state.clear()
             model.blocks.clear()
             model.items.clear()
         for place in (HERE, THERE):
             for item in ITEMS:
-                is_seen = known.is_seen(place, item)
+                is_seen = state.get((place, item), 0, FRESH)
                 expected = model.is_seen(place, item, clock.now)
                 assert is_seen is expected or (expected and capacity < ROOM)
 

@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.prometheus import Values, parse
 
 from scrapy_bloom.cli import monitor as filter_metrics
-from scrapy_bloom.crawl.stats import STATS, Kind, MetricsServer, Stats, at, families, family
+from scrapy_bloom.crawl.stats import STATS, MetricsServer, Stats, at, families
 from scrapy_bloom.settings import DEFAULT
 
 DASHBOARD = json.loads((ROOT / "example_project" / "grafana" / "scrapy-bloom.json").read_text())
@@ -40,11 +40,6 @@ def all_metrics() -> list[tuple[str, str, str]]:
     return found + [(m.name, m.type, m.documentation) for m in gauges]
 
 
-def test_names_that_are_no_utf_8() -> None:
-    text = filter_metrics.text([family("g", Kind.GAUGE, "x", [({"a": "\udc80"}, 1)])])
-    assert parse(text) == {("scrapy_bloom_g", (("a", "?"),)): 1}
-
-
 def test_every_stat_is_a_metric() -> None:
     values = dict.fromkeys(STATS, 3) | {f"daily__{name}": 4 for name in STATS}
     found = read(stats(**values))
@@ -63,10 +58,10 @@ def test_counters_begin_at_zero_and_gauges_with_their_first_value() -> None:
     assert found == {(name, main): 0 for name in counters} | {daily: 2}
 
 
-@pytest.mark.parametrize("value", ["many", b"1", True, [1], object()])
-def test_what_is_no_number_is_left_out(value: object) -> None:
-    found = read(stats(fill_ratio=value))
-    assert not any(name == "scrapy_bloom_fill_ratio" for name, _ in found)
+def test_what_is_no_number_is_left_out() -> None:
+    for value in ("many", True, [1]):
+        found = read(stats(fill_ratio=value))
+        assert not any(name == "scrapy_bloom_fill_ratio" for name, _ in found)
 
 
 def test_a_crawl_without_the_extra_is_warned(
@@ -88,18 +83,6 @@ def test_the_dashboard_queries_metrics_that_exist() -> None:
     named = [name for query in queries for name in re.findall(r"scrapy_bloom_\w+", query)]
     assert set(named) <= {name for name, _, _ in all_metrics()}
     assert len(named) >= len(queries) > len(panels)
-
-
-def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
-    cells = [
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for place in [panel["gridPos"]]
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
 
 
 def test_the_page_has_exactly_the_metrics_there_are() -> None:

@@ -1,18 +1,15 @@
 """What a user asks for beside what is stored: unset is as stored, given is what is meant."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, NEVER, RUNS, SECONDS, Schedule, Span
-from scrapy_bloom.bloom.options import OPTIONS, FilterOptions
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, NEVER, Schedule, Span
+from scrapy_bloom.bloom.options import FilterOptions
 
 SIX_MONTHS = Schedule(Span(12, HALF_MONTHS), Span(4, HALF_MONTHS))
 STORED = Config(5_000, 1e-4, SIX_MONTHS, growth=3, max_memory=1 << 20)
@@ -24,72 +21,46 @@ def test_what_is_unset_is_as_stored() -> None:
     assert FilterOptions().config(replace(STORED, schedule=None)) == replace(STORED, schedule=None)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("capacity", 7), ("error_rate", 0.5), ("growth", 0), ("growth", 1.5), ("max_memory", 9)],
-)
-def test_what_is_given_counts_and_the_rest_is_as_stored(name: str, value: Any) -> None:
-    assert FilterOptions(**{name: value}).config(STORED) == replace(STORED, **{name: value})
+def test_what_is_given_counts_and_the_rest_is_as_stored() -> None:
+    given: Any
+    for given in ({"capacity": 7}, {"error_rate": 0.5}, {"growth": 0}, {"max_memory": 9}):
+        assert FilterOptions(**given).config(STORED) == replace(STORED, **given)
 
 
-@pytest.mark.parametrize(
-    ("window", "period", "expected"),
-    [
-        (None, None, SIX_MONTHS),
-        (Span(12, HALF_MONTHS), None, SIX_MONTHS),
-        (None, Span(6, HALF_MONTHS), Schedule(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS))),
-        # The stored period need not divide another window.
-        (Span(10, HALF_MONTHS), None, Schedule(Span(10, HALF_MONTHS), Span(2, HALF_MONTHS))),
-        (Span(2, RUNS), None, Schedule(Span(2, RUNS), Span(1, RUNS))),
-        (
-            Span(16, HALF_MONTHS),
-            Span(8, HALF_MONTHS),
-            Schedule(Span(16, HALF_MONTHS), Span(8, HALF_MONTHS)),
-        ),
-        (NEVER, None, None),
-    ],
-)
-def test_window_and_period_of_a_filter_that_has_some(
-    window: Span | str | None, period: Span | None, expected: Schedule | None
-) -> None:
-    assert FilterOptions(window=window, period=period).config(STORED).schedule == expected
+def test_window_and_period_of_a_filter_that_has_some() -> None:
+    def schedule(**given: Any) -> Schedule | None:
+        return FilterOptions(**given).config(STORED).schedule
+
+    year, half, month = (Span(count, HALF_MONTHS) for count in (12, 6, 2))
+    assert schedule() == schedule(window=year) == SIX_MONTHS
+    assert schedule(period=half) == Schedule(year, half)
+    # The stored period need not divide another window.
+    five = Span(10, HALF_MONTHS)
+    assert schedule(window=five) == Schedule(five, month)
+    assert schedule(window=NEVER) is None
 
 
-@pytest.mark.parametrize("window", [None, NEVER])
-def test_a_period_without_a_window_is_refused(window: str | None) -> None:
-    wanted = FilterOptions(window=window, period=Span(2, HALF_MONTHS))
+def test_a_period_without_a_window_is_refused() -> None:
+    wanted = FilterOptions(period=Span(2, HALF_MONTHS))
     with pytest.raises(ConfigurationError, match=r'`period` = "1 month"'):
         wanted.config(replace(STORED, schedule=None))
 
 
-@pytest.mark.parametrize(
-    ("window", "period"), [(Span(10, HALF_MONTHS), Span(4, HALF_MONTHS)), (None, Span(1, RUNS))]
-)
-def test_a_window_and_a_period_that_do_not_go_together_are_refused(
-    window: Span | None, period: Span
-) -> None:
+def test_a_window_and_a_period_that_do_not_go_together_are_refused() -> None:
+    wanted = FilterOptions(window=Span(10, HALF_MONTHS), period=Span(4, HALF_MONTHS))
     with pytest.raises(ConfigurationError, match="does not go together"):
-        FilterOptions(window=window, period=period).config(STORED)
+        wanted.config(STORED)
 
 
-@given(
-    st.none() | st.integers(1, 100),
-    st.none() | st.sampled_from([WRITE_NEWEST, WRITE_ALL]),
-    st.none() | st.booleans(),
-    st.none() | st.lists(st.integers(0, 9), min_size=5, max_size=9, unique=True).map(tuple),
-)
-def test_a_new_filter_is_what_was_asked_for(
-    blocks: int | None, order: str | None, stagger: bool | None, seeds: tuple[int, ...] | None
-) -> None:
+def test_a_new_filter_is_what_was_asked_for() -> None:
+    usual = FilterOptions().new_header(STORED)
+    assert (usual.blocks, usual.order, usual.stagger) == (16, WRITE_NEWEST, False)
     wanted = FilterOptions(
-        blocks=blocks, ring=order, stagger=stagger, seeds=seeds, fingerprinter="a.B"
+        blocks=7, ring=WRITE_ALL, stagger=True, seeds=(1, 2, 3), fingerprinter="a.B"
     )
     header = wanted.new_header(STORED)
-    assert header.blocks == (blocks or 16)
-    assert header.order == (order or WRITE_NEWEST)
-    assert header.stagger is bool(stagger)
-    assert header.fingerprinter == "a.B"
-    assert seeds in (None, header.seeds)
+    assert (header.blocks, header.order, header.stagger) == (7, WRITE_ALL, True)
+    assert (header.seeds, header.fingerprinter) == ((1, 2, 3), "a.B")
     wanted.check(header, "k")  # and is found to be
 
 
@@ -108,31 +79,20 @@ def test_another_filter_than_the_stored_one_is_refused(asked: dict[str, Any], me
         FilterOptions(**asked).check(HEADER, "k")
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"blocks": 4, "seeds": (5, 7, 11), "ring": WRITE_NEWEST},
-        {"stagger": False, "counting": False, "fingerprinter": "another.One"},
-        {"capacity": 1, "error_rate": 0.9, "growth": 0, "max_memory": 1, "window": NEVER},
-    ],
-)
-def test_what_may_change_or_is_as_stored_is_no_mismatch(asked: dict[str, Any]) -> None:
-    FilterOptions(**asked).check(HEADER, "k")
+def test_what_may_change_or_is_as_stored_is_no_mismatch() -> None:
+    FilterOptions().check(HEADER, "k")
+    as_stored = FilterOptions(blocks=4, seeds=(5, 7, 11), ring=WRITE_NEWEST, counting=False)
+    as_stored.check(HEADER, "k")
+    other = FilterOptions(capacity=1, error_rate=0.9, growth=0, max_memory=1, window=NEVER)
+    replace(other, fingerprinter="another.One").check(HEADER, "k")
 
 
-def test_a_counting_filter_is_created_as_one_and_found_to_be() -> None:
-    wanted = FilterOptions(counting=True, blocks=16)
-    header = wanted.new_header(STORED)
+def test_a_counting_filter_is_created_as_one_and_does_not_write_to_all_generations() -> None:
+    header = FilterOptions(counting=True).new_header(STORED)
     assert header.counting
-    wanted.check(header, "k")
-    assert not FilterOptions(blocks=16).new_header(STORED).counting
     FilterOptions().check(header, "k")  # unset is as stored
     with pytest.raises(FilterMismatchError, match="`counting` = True, but `counting` is False"):
         FilterOptions(counting=False).check(header, "k")
-
-
-def test_counters_are_not_written_to_all_generations() -> None:
     with pytest.raises(ConfigurationError, match=r'`ring` = "write-all" do not go together'):
         FilterOptions(counting=True, ring=WRITE_ALL).new_header(STORED)
 
@@ -148,60 +108,44 @@ def test_counters_are_not_written_to_all_generations() -> None:
         ("error_rate", "0.1%", 0.001),
         ("blocks", "4", 4),
         ("seeds", "7", 7),
-        ("seeds", "[5, 7, 11]", (5, 7, 11)),
         ("seeds", "5,7,11", (5, 7, 11)),
         ("window", "5 months", Span(10, HALF_MONTHS)),
-        ("window", timedelta(days=1), Span(86_400, SECONDS)),
         ("window", False, "never"),
         ("run", 7, "7"),
         ("stagger", 0, False),
-        ("growth", 1.5, 1.5),
         ("max_memory", "1.5 GiB", 3 << 29),
         ("ring", "write-all", WRITE_ALL),
-        ("counting", "1", True),
     ],
 )
 def test_what_people_write_is_parsed(name: str, value: object, parsed: object) -> None:
     assert getattr(FilterOptions.parse(**{name: value}), name) == parsed
 
 
-HUGE = 10**5000
 BAD: dict[str, list[object]] = {
-    "capacity": [0, -1, "many", "0", "1.5", "5 GB", "1,5", "10 %", 1.5, True, [1], 10**20],
-    "error_rate": [0, 1, 2, -1, "high", "1", "100%", "1k", float("nan"), True],
-    "blocks": [0, -4, "x", 16_385, 2.5],
+    "capacity": [0, "many", "1.5", "5 GB", "1,5", "10 %", 1.5, True, [1], 10**20],
+    "error_rate": [0, 1, "high", "1", "100%", "1k", float("nan"), True],
+    "blocks": [0, "x", 16_385, 2.5],
     "seeds": [0, -1, 65],
     "window": [0, -1, "soon", "5 m", "2 fortnights", "1.2 months", True, []],
     "period": [0, "often", "never", "1.5 s"],
     "ring": ["write-some", 1],
     "stagger": ["perhaps", 2],
-    "counting": ["perhaps", 4],
+    "fingerprinter": ["\ud800", 7],
     "growth": [-1, 0.5, 65, "fast", True, float("inf")],
     "max_memory": [-1, "1 GX", "0.5 bytes", "1e9 GB", 1.5],
     "run": ["", " ", True, 1.5, "x" * 101],
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(n, value) for n in BAD for value in BAD[n]])
-def test_the_rest_is_refused_by_name_and_value(name: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{name} is ") as caught:
-        FilterOptions.parse(**{name: value})
-    assert f"{value!r:.60}" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", sorted(OPTIONS.keys() - {"counting"}))
-def test_a_value_that_cannot_be_shown_is_refused_by_name(name: str) -> None:
-    """Python writes no int of more than 4,300 digits."""
-    for value in (HUGE, -HUGE):
-        with pytest.raises(ConfigurationError, match=f"^{name} .*something of type"):
+@pytest.mark.parametrize("name", BAD)
+def test_the_rest_is_refused_by_name_and_value(name: str) -> None:
+    for value in BAD[name]:
+        with pytest.raises(ConfigurationError, match=f"^{name} is ") as caught:
             FilterOptions.parse(**{name: value})
-    with pytest.raises(ConfigurationError, match=f"^{name} "):
-        FilterOptions.parse(**{name: "1" * 5000})
+        assert f"{value!r:.60}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "seeds", [[], [11, 22, 11], [11, -1], [11, 2**32], [11, "a"], [11, True], list(range(65))]
-)
+@pytest.mark.parametrize("seeds", [[], [11, 22, 11], [11, 2**32], [11, True], list(range(65))])
 def test_bad_seeds_are_refused_and_not_shown(seeds: list[object]) -> None:
     message = f"^seeds as a list has 1 to 64 different .* a list of {len(seeds)}$"
     with pytest.raises(ConfigurationError, match=message) as caught:

@@ -1,7 +1,8 @@
 """``Outputs`` gathers what a callback has ready, looks it up together and passes it on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import gc
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,6 @@ from support.scraping import (
     FakeDecider,
     Scraper,
     ScraperLab,
-    generate,
     link,
     links,
     one_turn,
@@ -30,7 +30,7 @@ from scrapy_bloom.crawl.engine_hooks import EngineAdapter
 from scrapy_bloom.crawl.lookups import Lookup
 from scrapy_bloom.crawl.outputs import Outputs
 
-SEEN, MINE_UNKEPT = Verdict.SEEN, Verdict.MINE_UNKEPT
+SEEN = Verdict.SEEN
 
 
 @FORMS
@@ -59,15 +59,6 @@ async def test_duplicates_only_are_not_passed_on(form: Any) -> None:
 
 
 @in_loop
-async def test_a_request_that_is_claimed_and_not_kept_goes_on_to_the_scheduler() -> None:
-    """The scheduler makes the page wait for it."""
-    lab, one = ScraperLab(), link()
-    lab.filter.verdicts = {one: MINE_UNKEPT}
-    await lab.handle([one])
-    assert lab.scraper.flat == lab.filter.noted == [one]
-
-
-@in_loop
 async def test_a_link_without_a_fingerprint_is_dropped_and_the_others_go_on() -> None:
     lab, (first, broken, last) = ScraperLab(), links(3)
     lab.filter.broken = [broken]
@@ -90,9 +81,8 @@ async def test_a_duplicate_that_cannot_be_logged_costs_no_link(
     assert caplog.text.count("Traceback") == 1
 
 
-@pytest.mark.parametrize("waits", [True, False])
 @in_loop
-async def test_a_page_whose_outputs_cannot_be_handed_over_has_failed(waits: bool) -> None:
+async def test_a_page_whose_outputs_cannot_be_handed_over_has_failed() -> None:
     """It would count as crawled, without its links."""
     lab, (same, other) = ScraperLab(), links(2)
     lab.filter.verdicts = {same: SEEN}
@@ -104,24 +94,14 @@ async def test_a_page_whose_outputs_cannot_be_handed_over_has_failed(waits: bool
 
     async def callback() -> AsyncIterator[Any]:
         yield same
-        for _ in range(9 * waits):
+        for _ in range(9):
             await asyncio.sleep(0)
-        if waits:
-            yield other
+        yield other
 
     with pytest.raises(LookupError):
         await lab.handle(callback())
     assert lab.filter.lost == [PAGE]
-    assert lab.scraper.flat == [other] * waits
-
-
-@in_loop
-async def test_without_batches_nothing_is_looked_up_and_all_is_noted() -> None:
-    lab, requests = ScraperLab(batch=0), links(100)
-    lab.filter.known = requests[:1]
-    await lab.handle(generate([*requests, ITEM]))
-    assert lab.filter.rounds == []
-    assert lab.filter.noted == lab.scraper.flat == [*requests, ITEM]
+    assert lab.scraper.flat == [other]
 
 
 # -- many outputs --
@@ -167,62 +147,20 @@ async def test_links_do_not_wait_for_an_item_that_takes_long(form: Any) -> None:
     assert len(lab.scraper.done) == 501
 
 
-# -- exceptions --
-
-
-def raising(outputs: list[Any], error: Exception) -> Iterator[Any]:
-    yield from outputs
-    raise error
-
-
-async def raising_after_a_wait(outputs: list[Any], error: Exception) -> AsyncIterator[Any]:
-    for output in outputs:
-        yield output
-    await asyncio.sleep(0)
-    raise error
-
-
-@pytest.mark.parametrize("before", [0, 1, 100])
-@pytest.mark.parametrize("callback", [raising, raising_after_a_wait])
-@in_loop
-async def test_an_exception_comes_after_what_was_yielded_before(
-    callback: Callable[[list[Any], Exception], Any], before: int
-) -> None:
-    lab, requests, error = ScraperLab(), links(before), ValueError("of the callback")
-    await lab.handle(callback([*requests], error))
-    assert lab.scraper.flat == requests
-    assert lab.scraper.errors == [error]
-
-
 # -- methods of another form --
-
-
-def outputs(crawler: Any) -> Outputs:
-    crawl: Any = FakeDecider()
-    return Outputs(crawler, crawl, 64, crawl.log)
 
 
 class SynchronousScraper(Scraper):
     def handle_spider_output_async(self, result: Any, request: Any, response: Any) -> Any: ...
 
 
-class OtherScraper(Scraper):
-    async def handle_spider_output_async(self, result: Any, page: Any) -> None: ...  # type: ignore[override]
-
-
-@pytest.mark.parametrize(
-    ("scraper", "what"),
-    [
-        (SynchronousScraper(), "handle_spider_output_async is no coroutine function"),
-        (OtherScraper(), "OtherScraper.handle_spider_output_async takes"),
-    ],
-    ids=["no coroutine", "parameters"],
-)
-def test_an_unknown_form_is_an_error_before_the_first_page(scraper: Any, what: str) -> None:
-    crawler: Any = SimpleNamespace(engine=SimpleNamespace(scraper=scraper))
-    with pytest.raises(ConfigurationError, match="set BLOOM_BATCH = 0") as raised:
-        EngineAdapter(crawler).hook_scraper(outputs(crawler).hook)
-    assert what in str(raised.value)
+def test_an_unknown_form_is_an_error_before_the_first_page() -> None:
+    crawler: Any = SimpleNamespace(engine=SimpleNamespace(scraper=SynchronousScraper()))
+    crawl: Any = FakeDecider()
+    hook = Outputs(crawler, crawl, 64, crawl.log).hook
+    match = "handle_spider_output_async is no coroutine function.*set BLOOM_BATCH = 0"
+    with pytest.raises(ConfigurationError, match=match):
+        EngineAdapter(crawler).hook_scraper(hook)
 
 
 # -- items whose pipeline raises --
@@ -244,3 +182,107 @@ async def test_the_page_of_an_item_that_fails_is_the_one_whose_response_it_has()
     assert lab.filter.failed == [(PAGE, error)] * 4
     lab.outputs.item_failed(RESPONSE, Failure(error))
     assert len(lab.filter.failed) == 4, "no page is under way"
+
+
+# -- callbacks that wait --
+
+
+@in_loop
+async def test_a_callback_may_wait_for_what_it_has_yielded() -> None:
+    """If the output were held until the callback goes on, both would wait for ever."""
+    lab, output, last = ScraperLab(), link(), link("last")
+
+    async def callback() -> AsyncIterator[Any]:
+        yield output
+        while output not in lab.scraper.done:
+            await asyncio.sleep(0)
+        yield last
+
+    await lab.handle(callback())
+    assert lab.scraper.lists == [[output], [last]]
+
+
+@in_loop
+async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> None:
+    """It may run as long as the crawl, and yield what it waits for, one by one."""
+    lab, held = ScraperLab(), list[Any]()
+
+    async def callback() -> AsyncIterator[Any]:
+        for number in range(50):
+            yield link(number)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        gc.collect()
+        held.extend(one for one in gc.get_objects() if isinstance(one, asyncio.Task))
+
+    await lab.handle(callback())
+    assert len(lab.scraper.done) == 50
+    assert len(held) < 10
+
+
+@in_loop
+async def test_requests_keep_their_order_though_some_are_looked_up_and_others_not() -> None:
+    lab, goes_on = ScraperLab(), asyncio.Event()
+    first, second = link(1), link(2).replace(dont_filter=True)
+    ask = lab.filter.decide_many
+
+    async def slow(lookups: Sequence[Lookup]) -> None:
+        await goes_on.wait()
+        await ask(lookups)
+
+    async def callback() -> AsyncIterator[Any]:
+        yield first
+        await asyncio.sleep(0)
+        yield second
+        await asyncio.sleep(0)
+        goes_on.set()
+
+    lab.filter.decide_many = slow  # type: ignore[method-assign]
+    await lab.handle(callback())
+    assert lab.scraper.flat == [first, second]
+
+
+@in_loop
+async def test_a_page_ends_if_all_tasks_are_cancelled() -> None:
+    """A second Ctrl-C does that where there is no reactor, and waits for the tasks to end."""
+    lab, stored, others = ScraperLab(scraper=Scraper(1)), asyncio.Event(), asyncio.all_tasks()
+    lab.scraper.pipeline = lambda _: stored.wait()
+    page = asyncio.ensure_future(lab.handle([ITEM] * 9))
+    while not lab.scraper.parallel:
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - others:
+        task.cancel()
+    await asyncio.wait({page}, timeout=1)
+    stored.set()
+    assert page.cancelled()
+
+
+# -- time-outs of the callback --
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+@in_loop
+async def test_a_time_out_ends_what_the_callback_waits_for(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It expires while the loop has its turn, or the pipeline has no room for the next item."""
+    monkeypatch.setattr(outputs_module, "MAX_PER_TURN", 1)
+    lab = ScraperLab(scraper=Scraper(limit))
+
+    async def callback() -> AsyncIterator[Any]:
+        try:
+            async with asyncio.timeout(60) as scope:
+                yield ITEM
+                scope.reschedule(0)
+                for _ in range(5):
+                    yield ITEM
+                await asyncio.Event().wait()
+        except TimeoutError:
+            yield "timed out"
+        await asyncio.sleep(0)
+        yield "over"
+
+    lab.scraper.pipeline = one_turn
+    await lab.handle(callback())
+    assert lab.scraper.flat == [*[ITEM] * 6, "timed out", "over"]
+    assert lab.scraper.errors == []

@@ -1,30 +1,25 @@
-"""README.md and the pages of prose: their examples are read by the code that would read them."""
+"""README.md and the pages: examples are read, links lead somewhere, and numbers are computed."""
 
 import argparse
+import json
 import re
+import tomllib
 from typing import Any
 
 import pytest
 import yaml
 from scrapy.settings import Settings
-from support.pages import (
-    PAGES,
-    blocks,
-    commands,
-    prose,
-    read,
-    scrapy_commands,
-)
+from support.pages import PAGES, blocks, commands, prose, read, scrapy_commands
 from support.paths import ROOT
 
 from scrapy_bloom.bloom.model.forecast import forecast
 from scrapy_bloom.bloom.model.schedule import parse_span
-from scrapy_bloom.bloom.model.sizing import plan
 from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 from scrapy_bloom.cli.command import SUBCOMMANDS, BloomCommand
 from scrapy_bloom.cli.plan import as_text
 from scrapy_bloom.settings import BloomSettings
-from tools.scaling import bits_per_url
+from tools import scaling
+from tools.scaling import render
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,32 +77,24 @@ def test_subcommands_parse(page: str) -> None:
         assert not parsed[1], arguments
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_yaml_is_valid(page: str) -> None:
-    for block in blocks(page, "yaml"):
+def test_yaml_is_valid() -> None:
+    for block in (block for page in PAGES for block in blocks(page, "yaml")):
         document = yaml.safe_load(block.text)
         assert document.keys() & {"services", "apiVersion"}
-
-
-def test_most_pages_have_examples() -> None:
-    """The tests above find something."""
-    assert sum(bool(blocks(page, "python")) for page in PAGES) > 10
-    assert sum(bool(scrapy_commands(page, "bloom")) for page in PAGES) > 10
 
 
 # -- names --
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_named_things_exist(page: str) -> None:
+def test_named_things_exist() -> None:
     """Extras and targets of make; what else is named: test_docs_reference.py."""
-    text = read(page)
-    extras = re.findall(r"scrapy-bloom\[([\w,-]+)\]", text)
+    extras = re.findall(r"scrapy-bloom\[([\w,-]+)\]", "".join(map(read, PAGES)))
     project = (ROOT / "pyproject.toml").read_text()
     for extra in {name for group in extras for name in group.split(",")}:
         assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert {words[1] for words in commands(page) if words[:1] == ["make"]} <= {*targets}
+    called = [words for page in PAGES for words in commands(page) if words[:1] == ["make"]]
+    assert {words[1] for words in called} <= {*targets}
 
 
 # -- numbers --
@@ -132,42 +119,75 @@ def test_the_table_of_sizes_is_what_plan_prints() -> None:
         ]
 
 
-def test_the_table_of_error_rates_is_computed() -> None:
-    page = read("docs/explanation/false-positives.md")
-    rows = re.findall(r"^\| (1e-\d+) \| ([\d.]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
-    assert len(rows) == 4
-    for rate, bits, hidden in rows:
-        assert float(bits) == pytest.approx(bits_per_url(10**9, float(rate)), abs=0.05)
-        assert float(hidden.replace(",", "")) == pytest.approx(1_000_000 * float(rate))
+# -- links --
 
 
-# -- README.md --
+README = read("README.md")
+
+#: The pages of this repository, as README.md names them, because it is shown on PyPI as well.
+HERE = r"^https://github\.com/scrapy-bloom/scrapy-bloom/(?:blob|tree)/main/"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: Where the pages of docs/ are read.
+SITE = PROJECT["urls"]["Documentation"]
+ALL_PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "docs/**/*.md", "example_project/*.md")
+    for path in ROOT.glob(pattern)
+)
 
 
-def test_the_readme_is_short() -> None:
-    assert len(read("README.md").splitlines()) <= 130
+def test_links_of_the_readme_work_elsewhere() -> None:
+    """And pages of docs/ are linked on the site."""
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert all(link.startswith(("#", "https://")) for link in links)
+    assert not [link for link in links if re.match(f"{HERE}docs/", link)]
 
 
-def test_the_readme_s_numbers_are_those_of_the_default_plan() -> None:
-    planned = plan(1_000_000, 1e-5)
-    readme = read("README.md")
-    assert f"are {planned.memory / 2**20:.1f} MiB" in readme
-    assert f"about {round(planned.memory * 8 / 1_000_000 + 0.5)} bits a URL" in readme
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = read(page)
+    for link in re.findall(r"(?m)(?:\]\(|^\[.+\]: )([^)\n]+)", text):
+        target = re.sub(rf"^{SITE}(.+)\.html", rf"{ROOT}/docs/\1.md", link)
+        target = re.sub(HERE, f"{ROOT}/", target)
+        path, _, anchor = target.partition("#")
+        if path.startswith(("http:", "https:")):
+            continue
+        found = (ROOT / page).parent.joinpath(path).resolve() if path else ROOT / page
+        assert found.exists(), target
+        if anchor:
+            assert anchor in anchors(found.read_text()), target
 
 
-def test_the_readme_s_measurements_are_those_of_the_pages() -> None:
-    """docs/performance.md, and its appendix."""
-    readme = read("README.md")
-    (row,) = re.findall(
-        r"\| Memory of the server, bits per URL.*?\| ([\d.]+) \| ([\d.]+) scrapy-redis, ([\d.]+) ",
-        read("docs/performance.md"),
-    )
-    assert f"| scrapy-bloom | {row[0]} bits |" in readme
-    assert f"| {float(row[1]):.0f} bits" in readme
-    assert f"| {float(row[2]):,.0f} bits" in readme
-    assert f"{float(row[1]) / 8:.0f} bytes a URL" in readme
-    (crawled,) = re.findall(
-        r"generated site, 1 ms away: time, of that in memory \| [\d.]+ scheduled, ([\d.]+) crawled",
-        read("docs/performance.md"),
-    )
-    assert f"a crawl takes [{crawled}](" in readme
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_says_what_the_package_needs() -> None:
+    versions = re.search(r"It takes Python ([\d.]+), Scrapy ([\d.]+), and Redis", README)
+    assert versions
+    python, scrapy = versions.groups()
+    assert PROJECT["requires-python"] == f">={python}"
+    assert f"scrapy>={scrapy}" in PROJECT["dependencies"]
+
+
+def test_the_decisions_have_an_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    rows = (folder / "README.md").read_text()
+    index = re.findall(r"^\| \[(\d+)\]\((.+?)\) \| (.+) \|$", rows, re.MULTILINE)
+    pages = sorted(folder.glob("[0-9]*.md"))
+    assert [page for _, page, _ in index] == [page.name for page in pages]
+    for (number, _, title), page in zip(index, pages, strict=True):
+        assert page.read_text().startswith(f"# {number}: {title}\n")
+
+
+# -- docs/scaling.md --
+
+
+def test_the_page_is_as_computed_now() -> None:
+    """If this fails: python -m tools.scaling"""
+    measured = json.loads(scaling.MEASURED.read_text("utf-8"))
+    page = scaling.PAGE.read_text("utf-8")
+    assert set(re.findall(r"<!-- ([a-z]+) -->\n", page)) == {"end", "facts", *scaling.TABLES}
+    assert render(page, measured) == page

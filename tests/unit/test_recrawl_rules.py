@@ -1,24 +1,15 @@
 """Re-crawl rules: parsing, matching, and the names of filters."""
 
 import json
-import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import (
-    HALF_MONTHS,
-    RUNS,
-    SECONDS,
-    Span,
-)
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Span
 from scrapy_bloom.recrawl_rules import (
     DEFAULT,
     RUN,
-    WINDOW_NAME,
     RecrawlRule,
     RecrawlWindow,
     RecrawlWindows,
@@ -48,34 +39,21 @@ def windows(
 # -- parsing --
 
 
-@pytest.mark.parametrize(
-    ("value", "parsed"),
-    [
-        (" Run ", RUN),
-        ("default", DEFAULT),
-        ({"recrawl_after": "run"}, RUN),
-        (DAY, RecrawlWindow(Span(DAY, SECONDS))),
-        ("1 run", RecrawlWindow(Span(1, RUNS))),
-        (
-            {"recrawl_after": "6 months", "rotate_every": "3 months", "capacity": "50k"},
-            RecrawlWindow(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS), 50_000),
-        ),
-        ({"recrawl_after": "never", "capacity": 9}, RecrawlWindow("never", None, 9)),
-    ],
-)
-def test_windows_of_rules(value: object, parsed: object) -> None:
-    assert after(value) == parsed
+def test_windows_of_rules() -> None:
+    assert (after(" Run "), after("default")) == (RUN, DEFAULT)
+    assert after(DAY) == RecrawlWindow(Span(DAY, SECONDS))
+    assert after("1 run") == RecrawlWindow(Span(1, RUNS))
+    given = {"recrawl_after": "6 months", "rotate_every": "3 months", "capacity": "50k"}
+    assert after(given) == RecrawlWindow(Span(12, HALF_MONTHS), Span(6, HALF_MONTHS), 50_000)
 
 
 @pytest.mark.parametrize(
     ("value", "error"),
     [
         ("soon", 'or "2 runs", or "never", "run" or "default"; got \'soon\': it should be'),
-        (None, "got None"),
         ({"capacity": 5}, 'as a dict has "recrawl_after"'),
         ({"recrawl_after": "1 day", "days": 5}, "as a dict has .*got .*days"),
         ({"recrawl_after": "1 day", "capacity": 0}, r"\['capacity'\] is the number of URLs"),
-        ({"recrawl_after": "1 day", "rotate_every": "x"}, r"\['rotate_every'\] is a length"),
         ({"recrawl_after": "2 days", "rotate_every": "3 days"}, 'set rotate_every to "2 days"'),
         ({"recrawl_after": "run", "capacity": 5}, "leave them out"),
         ({"recrawl_after": "never", "rotate_every": "1 day"}, 'leave "rotate_every" out'),
@@ -91,18 +69,14 @@ def test_other_windows_are_refused(value: object, error: str) -> None:
     ("condition", "error"),
     [
         ("(", r"is a regular expression, .* got '\(' \(missing \)"),
-        (7, "got 7"),
         ({}, 'no dict with "url", "host" or "depth"; got {}'),
-        ({"path": "/a"}, "got {'path': '/a'}"),
+        (7, "got 7"),
         ({"url": "/a", "hosts": "a"}, 'no dict with "url", "host" or "depth"'),
         *(
             ({"host": host}, '"host" is the name of a host')
-            for host in ("", 7, "https://a.b", "a.b/c", "a.b:80", "a b", ".a", "\ud800", "a..b")
+            for host in ("", 7, "https://a.b", "a.b:80", "a b", "\ud800", "a..b")
         ),
-        *(
-            ({"depth": depth}, '"depth" is the number of links')
-            for depth in (-1, "1", 1.5, True, None, 10**9)
-        ),
+        *(({"depth": depth}, '"depth" is the number of links') for depth in (-1, "1", True, 10**9)),
     ],
 )
 def test_other_conditions_are_refused(condition: object, error: str) -> None:
@@ -143,81 +117,28 @@ def test_a_condition_holds_if_all_that_is_given_does(
     assert rule[0].condition.holds(url, depth) is holds
 
 
-hosts = st.lists(st.sampled_from(["a", "b", "example"]), min_size=1, max_size=3).map(".".join)
-conditions = st.fixed_dictionaries(
-    {},
-    optional={
-        "url": st.sampled_from(["/1", "/2", "[12]", "^https://a"]),
-        "host": hosts,
-        "depth": st.integers(0, 2),
-    },
-).filter(bool)
-spans = st.sampled_from(["run", "default", "1 day", "24 hours", "7 days", "1 week", "6 months"])
-
-
-@given(
-    st.lists(st.tuples(conditions, spans), max_size=5), hosts, st.integers(1, 2), st.integers(0, 2)
-)
-def test_the_first_rule_that_matches_counts(
-    pairs: list[tuple[dict[str, Any], str]], host: str, path: int, depth: int
-) -> None:
-    """Against a simple reference, which knows no filters."""
-    url = f"https://{host}/{path}"
-    names = {"run": RUN, "default": DEFAULT, "24 hours": "1-day", "7 days": "1-week"}
-    expected = DEFAULT
-    for condition, span in pairs:
-        parents = [".".join(host.split(".")[n:]) for n in range(len(host.split(".")))]
-        if (
-            re.search(condition.get("url", ""), url)
-            and condition.get("host", host) in parents
-            and condition.get("depth", depth) == depth
-        ):
-            expected = names.get(span, span.replace(" ", "-"))
-            break
-    found = windows(*pairs)
-    assert found.name(url, depth) == expected
-    assert {*found.others} == {names.get(span, span.replace(" ", "-")) for _, span in pairs} - {
-        *(RUN, DEFAULT)
-    }
+def test_the_first_rule_that_matches_counts() -> None:
+    found = windows(
+        ({"host": "b"}, "1 day"), ("/2", "run"), ({"depth": 1}, "7 days"), ("/1", "1 month")
+    )
+    assert found.name("https://a.b/2", 1) == "1-day"
+    assert found.name("https://a/2", 1) == RUN
+    assert found.name("https://a/1", 1) == "1-week"
+    assert found.name("https://a/1", 0) == "1-month"
+    assert found.name("https://a/", 0) == DEFAULT
+    assert {*found.others} == {"1-day", "1-week", "1-month"}
 
 
 # -- filters and their names --
 
-lengths = st.one_of(
-    st.builds(Span, st.integers(1, 2_400), st.just(HALF_MONTHS)),
-    st.builds(Span, st.integers(1, 3_000_000_000), st.just(SECONDS)),
-    st.builds(Span, st.integers(1, 1_000_000), st.just(RUNS)),
-)
-schedules = st.builds(
-    lambda period, times: RecrawlWindow(Span(period.count * times, period.unit), period),
-    lengths.map(lambda span: Span(max(1, span.count // 64), span.unit)),
-    st.integers(1, 64),
-)
 
-
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        ("24 hours", "1-day"),
-        ("12 months", "1-year"),
-        ("24 runs", "24-runs"),
-        ("never", "never"),
-        ({"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}, "1-day"),
-        ({"recrawl_after": "2 months", "rotate_every": "0.5 months"}, "2-months-by-0.5-months"),
-    ],
-)
-def test_the_name_of_a_filter_is_made_of_its_window(value: object, name: str) -> None:
-    assert after(value).name == name
-
-
-@given(schedules, schedules)
-def test_names_are_equal_if_and_only_if_the_windows_are(
-    one: RecrawlWindow, two: RecrawlWindow
-) -> None:
-    assert WINDOW_NAME.fullmatch(one.name)
-    assert one.name not in (RUN, DEFAULT)
-    same = (one.recrawl_after, one.rotate_every) == (two.recrawl_after, two.rotate_every)
-    assert (one.name == two.name) is same
+def test_the_name_of_a_filter_is_made_of_its_window() -> None:
+    values = ("24 hours", "12 months", "24 runs", "never")
+    assert [after(value).name for value in values] == ["1-day", "1-year", "24-runs", "never"]
+    usual = {"recrawl_after": "1 day", "rotate_every": "12 hours", "capacity": 5}
+    assert after(usual).name == "1-day"
+    own = {"recrawl_after": "2 months", "rotate_every": "0.5 months"}
+    assert after(own).name == "2-months-by-0.5-months"
 
 
 def test_equal_windows_share_a_filter_and_the_largest_capacity_counts() -> None:
@@ -229,10 +150,8 @@ def test_equal_windows_share_a_filter_and_the_largest_capacity_counts() -> None:
         ("/e", "2 days"),
         start="2 days",
     )
-    assert {name: window.capacity for name, window in found.others.items()} == {
-        "1-day": 70,
-        "2-days": None,
-    }
+    capacities = {name: window.capacity for name, window in found.others.items()}
+    assert capacities == {"1-day": 70, "2-days": None}
     assert found.start == "2-days"
 
 
@@ -252,26 +171,23 @@ def test_the_main_window_has_the_main_filter() -> None:
     assert windows(("/a", "never")).others == {}
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        (" RUN ", RUN),
-        ("default", DEFAULT),
-        ("6 months", DEFAULT),
-        (DAY, "1-day"),
-        ("9 months", "9-months-by-3-months"),
-        ("2 weeks", "2-weeks"),
-    ],
-)
-def test_a_request_names_a_window_of_the_settings(value: object, name: str) -> None:
+def test_a_request_names_a_window_of_the_settings() -> None:
     found = windows(
         ("/a", "1 day"),
         ("/b", {"recrawl_after": "9 months", "rotate_every": "3 months"}),
         main="6 months",
         start="2 weeks",
     )
-    assert found.find(value) == name
+    names = {
+        " RUN ": RUN,
+        "default": DEFAULT,
+        "6 months": DEFAULT,
+        DAY: "1-day",
+        "9 months": "9-months-by-3-months",
+        "2 weeks": "2-weeks",
+    }
+    assert {value: found.find(value) for value in names} == names
     assert found.spans == ["run", "default", "6 months", "2 weeks", "1 day", "9 months"]
-    for other in ("3 days", "never", "soon", 7, None, {"recrawl_after": "1 day"}, "other", True):
+    for other in ("3 days", "never", "soon", None, {"recrawl_after": "1 day"}, True):
         with pytest.raises(ConfigurationError):
             found.find(other)

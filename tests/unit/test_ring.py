@@ -5,34 +5,27 @@ that a ring promises; a second, much simpler model says what it has to remember.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.rings import (
-    DAY,
-    HOUR,
-    NOW,
-    ORDERS,
-    YEAR,
-    all_full,
-    fresh,
-    headers,
-    numbers,
-    schedule,
-)
+from support.rings import DAY, HOUR, NOW, YEAR, all_full, fresh, headers, numbers, schedule
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model import ring_codec
+from scrapy_bloom.bloom.model import ledger, ring_codec
 from scrapy_bloom.bloom.model.generations import (
     MAX_FURTHER_LAYERS,
     MAX_LAYERS,
     Config,
     Counts,
     Layer,
+    forgotten_before,
 )
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST
+from scrapy_bloom.bloom.model.header import WRITE_ALL
+from scrapy_bloom.bloom.model.ledger import LedgerEntry
 from scrapy_bloom.bloom.model.ring import (
     RING_OUTLIVES_SECONDS,
     RUNS_EXPIRE_SECONDS,
@@ -40,12 +33,8 @@ from scrapy_bloom.bloom.model.ring import (
     SLACK_SECONDS,
     Ring,
 )
-from scrapy_bloom.bloom.model.schedule import (
-    HALF_MONTHS,
-    MAX_GENERATIONS,
-    RUNS,
-)
-from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, block_capacity, plan
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_GENERATIONS, RUNS
+from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, plan
 
 schedules = st.sampled_from(
     [
@@ -88,6 +77,11 @@ class History:
     made_by: dict[str, tuple[int, Config]] = field(default_factory=dict)
     changes: int = 0
     names: set[str] = field(default_factory=set)
+    #: By the time of the record, the generations that took pages.
+    recorded: dict[int, set[int]] = field(default_factory=dict)
+    #: Whether its clock never goes back, and whether no generation was lost but the oldest ones.
+    is_forward: bool = False
+    is_in_order: bool = True
 
     def __post_init__(self) -> None:
         self.took(self.ring)
@@ -107,7 +101,7 @@ class History:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
+def histories(draw: st.DrawFn, *, forward: bool = False) -> History:
     """Draw a ring that can be reached. What it promises is checked at every step."""
     header, config = draw(headers), draw(configs)
     now = draw(st.integers(20 * YEAR, 80 * YEAR))
@@ -118,19 +112,30 @@ def histories(draw: st.DrawFn) -> History:
         history = History(
             Ring.fresh(header, replace(config, max_memory=None), now, block=block), now
         )
+    history.is_forward = forward or draw(st.booleans())
     for _ in range(draw(st.integers(0, 12))):
+        before = history.ring
         step(draw, history)
         check(history)
+        check_versions(before, history)
     return history
 
 
-def step(draw: st.DrawFn, history: History) -> None:
+def step(draw: Callable[[st.SearchStrategy[Any]], Any], history: History) -> None:
     ring, now, counts = history.ring, history.now, history.counts
-    kinds = ["advance", "advance", "fill", "fill", "rotate", "reconfigure", "lose", "clear"]
-    kind = draw(st.sampled_from(kinds))
+    kinds = ["advance", "advance", "record", "record", "fill", "fill"]
+    kind = draw(st.sampled_from([*kinds, "rotate", "reconfigure", "lose", "clear"]))
     if kind == "advance":
-        history.now = now = max(0, now + draw(jumps))
-        history.took(ring.advance(now, counts, draw(runs)))
+        jump = draw(jumps)
+        history.now = now = max(0, now + (abs(jump) if history.is_forward else jump))
+        run = draw(runs)
+        advanced = ring.advance(now, counts, run)
+        assert advanced.advance(now, counts, run) is advanced
+        history.took(advanced)
+    elif kind == "record":
+        history.took(ring.advance(now, counts))
+        written = {layer.generation for layer in history.ring.written}
+        history.recorded[now] = history.recorded.get(now, set()) | written
     elif kind == "fill":
         fill(history, draw(st.sampled_from([0.5, 1.0])))
         grown = ring.grow(now, counts)
@@ -144,6 +149,10 @@ def step(draw: st.DrawFn, history: History) -> None:
         lost = draw(st.sets(st.sampled_from([layer.name for layer in ring.layers])))
         history.took(ring.without(lost))
         history.counts.update(dict.fromkeys(lost, 0))
+        left = numbers(history.ring)
+        history.is_in_order &= left == numbers(ring)[: len(left)]
+        for took in history.recorded.values():
+            took.intersection_update(left)
     else:
         reconfigure(history, draw(configs))
 
@@ -191,6 +200,34 @@ def check(history: History) -> None:
     assert len(ring.runs) == len(set(ring.runs)) <= RUNS_KEPT
     assert ring_codec.parse(ring_codec.dump(ring)) == ring
     check_times(ring)
+    check_due(history)
+
+
+def check_versions(old: Ring, history: History) -> None:
+    """Check that no page becomes new while nothing more is forgotten; so versions of sitemaps end.
+
+    See ``SitemapVersions``.
+    """
+    before, after = (forgotten_before(ring.generations) for ring in (old, history.ring))
+    assert after >= before
+    if after == before:
+        tested, left = ({layer.generation for layer in r.tested} for r in (old, history.ring))
+        assert all(took & left for took in history.recorded.values() if took & tested)
+
+
+def check_due(history: History) -> None:
+    """Check that pages are due once all generations that took them are forgotten, and never early.
+
+    Late, if a generation was opened in the same second, or was lost out of turn.
+    """
+    if not history.is_forward:
+        return
+    before = ledger.due_before(history.ring, history.now)
+    left = {*numbers(history.ring.advance(history.now))}
+    for time, took in history.recorded.items():
+        is_forgotten = not took & left
+        assert is_forgotten or time >= before
+        assert time <= before or not (is_forgotten and history.is_in_order)
 
 
 def check_times(ring: Ring) -> None:
@@ -213,12 +250,13 @@ def check_times(ring: Ring) -> None:
     assert ring.ends == ring.closes(ring.active)
 
 
-@examples(300)
+@examples(400)
 @given(histories(), st.data())
-def test_the_said_time_is_when_a_generation_is_forgotten(
-    history: History, data: st.DataObject
-) -> None:
-    """Whether the filter is used in all periods until then, or in some of them, or in none."""
+def test_every_ring_keeps_its_promises(history: History, data: st.DataObject) -> None:
+    """See ``check``, at every step; and each generation is forgotten when it is said.
+
+    Whether the filter is used in all periods until then, or in some of them, or in none.
+    """
     ring = history.ring.advance(history.now)  # a clock that went back moves what is in the future
     for generation in ring.generations:
         end = ring.forgotten(generation)
@@ -230,6 +268,37 @@ def test_the_said_time_is_when_a_generation_is_forgotten(
             after = after.advance(now)
             assert generation.number in numbers(after)
         assert generation.number not in numbers(after.advance(end))
+
+
+@examples(300)
+@given(
+    histories(forward=True),
+    st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["shop", "news"])), max_size=40),
+    st.data(),
+)
+def test_pages_of_a_chunk_of_the_ledger_are_forgotten_together(
+    history: History, found: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    """Whatever becomes of the ring later; and no request is lost, or in a chunk of another tag."""
+    opened = [generation.opened for generation in history.ring.generations]
+    around = {time + by for time in (*opened, *history.recorded) for by in (-1, 0, 1)}
+    times = sorted(time for time in {*around, history.now} if time <= history.now)
+    entries = [
+        LedgerEntry(times[place % len(times)], tag, f"{number}")
+        for number, (place, tag) in enumerate(found)
+    ]
+    chunks = ledger.chunks_of(history.ring, entries)
+    by_request = {entry.request: entry for entry in entries}
+    parts = [[by_request[text] for text in ledger.unpack(chunk.data)] for chunk in chunks]
+    assert sorted(one.request for part in parts for one in part) == sorted(by_request)
+    for _ in range(data.draw(st.integers(0, 6))):
+        step(data.draw, history)
+    before = ledger.due_before(history.ring, history.now)
+    for chunk, part in zip(chunks, parts, strict=True):
+        assert {entry.tag for entry in part} == {chunk.tag}
+        assert max(entry.time for entry in part) == chunk.time
+        if chunk.time != before:  # else a generation was opened in that second, after them
+            assert {entry.time < before for entry in part} == {chunk.time < before}
 
 
 def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
@@ -248,6 +317,14 @@ def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
     assert current <= set(numbers(new)), "what is of this period stays"
     if new.active.number == old.active.number:
         check_larger(old, new, full)
+
+
+def test_where_all_are_written_and_full_nothing_is_forgotten_in_vain() -> None:
+    ring, now = fresh(WRITE_ALL, growth=0, schedule=schedule(3 * DAY, DAY)), NOW
+    for days in (1, 1, 1, 0, 0, 0):
+        now += days * DAY
+        ring = ring.advance(now, all_full(ring))
+        check_growth(ring, ring.grow(now, all_full(ring)), now, all_full(ring))
 
 
 def full_layers(ring: Ring, counts: Counts) -> list[Layer]:
@@ -275,8 +352,8 @@ def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
         assert after.layers[:-1] == before.layers
         last, added = after.layers[-2:]
         assert added.index == last.index + 1
-        if 8 * added.memory < MAX_GROWN_BITS:
-            assert added.capacity >= (last.capacity - head_room(old, last)) * config.growth
+        if last.index and 8 * added.memory < MAX_GROWN_BITS:
+            assert added.capacity >= last.capacity * config.growth
     if config.max_memory is not None:
         base = plan(
             config.capacity,
@@ -288,32 +365,6 @@ def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
         )
         to_come = max(0, config.slots - len(new.generations))
         assert new.memory * old.header.blocks + to_come * base.memory <= config.max_memory
-
-
-def head_room(ring: Ring, layer: Layer) -> float:
-    """Return what a first layer has for the uneven spread over blocks; it does not grow."""
-    even = ring.config.capacity / ring.header.blocks
-    return block_capacity(ring.config.capacity, ring.header.blocks) - even if not layer.index else 0
-
-
-@examples(400)
-@given(histories())
-def test_every_ring_keeps_its_promises(history: History) -> None:
-    """See ``check``, at every step."""
-    check(history)
-
-
-@examples(200)
-@given(histories(), jumps, runs)
-def test_advancing_a_second_time_changes_nothing(
-    history: History, jump: int, run: str | None
-) -> None:
-    now = max(0, history.now + jump)
-    ring = history.ring.advance(now, history.counts, run)
-    assert ring.advance(now, history.counts, run) is ring
-
-
-# -- sizes --
 
 
 def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:
@@ -332,27 +383,3 @@ def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:
         ring = ring.rotate(NOW + 8 * DAY)
     assert len(ring.layers) == 255
     assert ring_codec.parse(ring_codec.dump(ring)) == ring
-
-
-# -- full, and unable to grow --
-
-
-@examples(200)
-@given(st.sampled_from(ORDERS), st.integers(1, 6), st.lists(st.sampled_from([0, 1]), max_size=20))
-@example(WRITE_NEWEST, 3, [0, 0, 0, 0])
-@example(WRITE_ALL, 3, [1, 1, 1, 0, 0, 0])
-def test_early_rotation_forgets_nothing_of_the_current_period(
-    order: str, window: int, days: list[int]
-) -> None:
-    ring, now = fresh(order, growth=0, schedule=schedule(window * DAY, DAY)), NOW
-    for days_passed in days:
-        now += days_passed * DAY
-        ring = ring.advance(now, all_full(ring))
-        current = ring.period(ring.active)
-        kept = {g.number for g in ring.generations if ring.period(g) == current}
-        counts = {layer.name: layer.capacity for layer in ring.written}
-        rotated = ring.grow(now, counts)
-        assert kept <= set(numbers(rotated))
-        if rotated is not ring:
-            assert rotated.active.number > ring.active.number
-            assert not full_layers(until_it_stays(rotated, now, counts), counts)

@@ -6,9 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support.strategies import configs, headers
 
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import (
@@ -36,18 +33,12 @@ def stored(**damage: Any) -> str:
 # -- headers --
 
 
-@given(headers)
-def test_a_header_survives_being_written_down(header: Header) -> None:
-    assert Header.from_fields(header.to_fields()) == header
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         *(("id", value) for value in ("x", "")),
-        *(("blocks", value) for value in ("0", "-1", "1e3", "99999999")),
-        *(("seeds", value) for value in ("[]", "[1,1]", "[-1]", "[4294967296]", "[true]", "{}")),
-        *(("seeds", value) for value in ("nonsense", "[" * 100_000, str(list(range(65))))),
+        *(("blocks", value) for value in ("0", "1e3", "99999999")),
+        *(("seeds", value) for value in ("[1,1]", "[4294967296]", "nonsense", "[" * 100_000)),
         *(("order", value) for value in ("", "write-some")),
         *((name, value) for name in ("stagger", "counting") for value in ("", "2", "True")),
         ("format", "9"),
@@ -60,27 +51,31 @@ def test_damaged_header_is_refused(name: str, value: str) -> None:
     del fields[name]
     with pytest.raises(ValueError, match=name):
         Header.from_fields(fields)
-
-
-def test_counters_and_write_all_do_not_go_together() -> None:
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="damaged"):  # they do not go together
         Header.from_fields({**HEADER.to_fields(), "counting": "1", "order": WRITE_ALL})
 
 
 # -- rings --
 
 
-@given(headers, configs, st.integers(0, 2**37), st.none() | st.text(max_size=100))
-def test_a_ring_survives_being_written_down(
-    header: Header, config: Config, now: int, run: str | None
-) -> None:
-    ring = Ring.fresh(header, config, now, block=3, run=run)
-    assert ring_codec.parse(ring_codec.dump(ring)) == ring
-
-
 LAYER = {"generation": 0, "index": 0, "num_bits": 8, "capacity": 1}
 BARE = {"number": 0, "opened": 0, "dated": 0, "run": 0, "layers": [LAYER]}
 STORED_CONFIG = json.loads(ring_codec.dump(RING))["config"]
+BAD_CONFIG = [
+    *(("capacity", 0), ("window", "soon"), ("max_memory", 0)),
+    *(("error_rate", value) for value in (0, 1, "0.1", float("nan"))),
+    *(("period", value) for value in (None, "1 day")),
+    # 0.5 would shrink to nothing.
+    *(("growth", value) for value in (None, 0.5, 65, True, float("nan"))),
+]
+BAD_GENERATION = [
+    ("number", 1),  # its layer is of another
+    ("opened", 2**38),  # no calendar goes so far
+    *(("layers", value) for value in ([], [None], [{**LAYER, "index": 1}, LAYER])),
+    *(("layers", [{**LAYER, "num_bits": value}]) for value in (0, 2**40)),
+    ("layers", [{**LAYER, "capacity": 0}]),
+    ("layers", [{**LAYER, "index": MAX_LAYERS}]),
+]
 
 
 def test_incomplete_ring_is_refused() -> None:
@@ -95,45 +90,6 @@ def test_incomplete_ring_is_refused() -> None:
             ring_codec.parse(stored(config=config))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("capacity", 0),
-        *(("error_rate", value) for value in (0, 1, 1.5, "0.1", float("nan"))),
-        *(("window", value) for value in ("soon", 0)),
-        *(("period", value) for value in (None, "4 months", "1 day")),
-        # 0.5 would shrink to nothing.
-        *(("growth", value) for value in (None, -1, 0.5, 65, True, float("nan"))),
-        ("max_memory", 0),
-    ],
-)
-def test_damaged_config_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match="damaged"):
-        ring_codec.parse(stored(config={**STORED_CONFIG, name: value}))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("number", 1),  # its layer is of another
-        ("opened", 2**38),  # no calendar goes so far
-        ("layers", []),
-        ("layers", [None]),
-        ("layers", [LAYER, LAYER]),
-        ("layers", [{**LAYER, "index": 1}, LAYER]),
-        ("layers", [{**LAYER, "generation": 1}]),
-        ("layers", [{**LAYER, "num_bits": 2**40}]),
-        ("layers", [{**LAYER, "num_bits": 0}]),
-        ("layers", [{**LAYER, "capacity": 0}]),
-        ("layers", [{**LAYER, "index": MAX_LAYERS}]),
-        ("layers", [{"generation": 0}]),
-    ],
-)
-def test_damaged_generation_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match="damaged"):
-        ring_codec.parse(stored(generations=[{**BARE, name: value}]))
-
-
 def ints_in(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each int in a value, by what holds it and its place there."""
     for place in value if isinstance(value, dict) else range(len(value)):
@@ -143,7 +99,7 @@ def ints_in(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from ints_in(value[place])
 
 
-@pytest.mark.parametrize("wrong", ["1", True, False, 1.5, -1, 2**63, []])
+@pytest.mark.parametrize("wrong", ["1", True, 1.5, -1, 2**63])
 def test_what_is_no_int_or_out_of_range_is_refused(wrong: object) -> None:
     state = json.loads(ring_codec.dump(RING))
     places = [*ints_in(state)]
@@ -166,6 +122,8 @@ def test_what_is_no_int_or_out_of_range_is_refused(wrong: object) -> None:
         *({"runs": runs} for runs in (None, "monday", [1], ["x"] * (RUNS_KEPT + 1))),
         # It goes with the period, but with no number of generations.
         {"config": {**STORED_CONFIG, "window": "5 months", "period": "2 months"}},
+        *({"config": {**STORED_CONFIG, name: value}} for name, value in BAD_CONFIG),
+        *({"generations": [{**BARE, name: value}]} for name, value in BAD_GENERATION),
     ],
 )
 def test_damaged_ring_is_refused(damage: dict[str, Any]) -> None:
@@ -175,67 +133,16 @@ def test_damaged_ring_is_refused(damage: dict[str, Any]) -> None:
 
 def test_a_ring_has_as_many_generations_and_layers_as_calls_can_name() -> None:
     """One byte tells which of the ring's sizes a layer has (calls.py)."""
-    first, *others = (generation(number) for number in reversed(range(MAX_GENERATIONS)))
-    wide = [{**first, "layers": layers_of(first["number"], MAX_LAYERS)}]
-    for other in others:
-        room = 1 + MAX_FURTHER_LAYERS - sum(len(g["layers"]) - 1 for g in wide)
-        wide.append({**other, "layers": layers_of(other["number"], min(room, MAX_LAYERS))})
-    assert len(ring_codec.parse(stored(generations=wide)).layers) == 255
-    wide[-1]["layers"] = layers_of(0, 2)
-    with pytest.raises(ValueError, match="layers = 256"):
-        ring_codec.parse(stored(generations=wide))
-    many = [generation(number) for number in reversed(range(MAX_GENERATIONS + 1))]
+    many: list[dict[str, Any]] = [
+        {**BARE, "number": number, "layers": [{**LAYER, "generation": number}]}
+        for number in range(MAX_GENERATIONS, -1, -1)
+    ]
     with pytest.raises(ValueError, match="generations = 65"):
         ring_codec.parse(stored(generations=many))
-
-
-def generation(number: int) -> dict[str, Any]:
-    return {**BARE, "number": number, "layers": layers_of(number, 1)}
-
-
-def layers_of(number: int, count: int) -> list[dict[str, Any]]:
-    return [{**LAYER, "generation": number, "index": index} for index in range(count)]
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-        lambda x: (
-            st.lists(x)
-            | st.dictionaries(
-                st.sampled_from(["header", "config", "generations", "layers", "block", "runs"]), x
-            )
-        ),
-    )
-)
-def test_any_json_is_a_value_error_at_worst(value: object) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
-        ring_codec.parse(json.dumps(value))
-
-
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-anything = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(), scalars, max_size=3)
-
-
-@given(st.data())
-def test_any_damage_to_one_place_is_a_value_error_at_worst(data: st.DataObject) -> None:
-    """Whatever stands in one place of a ring: it is refused, or it is a ring like any other."""
-    value = json.loads(ring_codec.dump(RING))
-    place = value
-    while True:
-        keys = sorted(place) if isinstance(place, dict) else range(len(place))
-        key = data.draw(st.sampled_from(keys))
-        if not place[key] or not isinstance(place[key], dict | list) or data.draw(st.booleans()):
-            break
-        place = place[key]
-    place[key] = data.draw(anything)
-    try:
-        ring = ring_codec.parse(json.dumps(value))
-        later = ring.advance(NOW + 10**7, {layer.name: layer.capacity for layer in ring.layers})
-    except ValueError:  # as ConfigurationError is
-        return
-    assert ring_codec.parse(ring_codec.dump(later)) == later
-    assert all(isinstance(layer, Layer) for layer in later.layers)
+    for one in many[:4]:
+        one["layers"] = [{**one["layers"][0], "index": index} for index in range(MAX_LAYERS)]
+    with pytest.raises(ValueError, match=r"layers = \d+"):
+        ring_codec.parse(stored(generations=many[:-1]))
 
 
 def test_the_largest_ring_is_read_back() -> None:

@@ -1,123 +1,14 @@
-"""When a block forgets: against sets for each period, and where clocks or settings change."""
+"""When a block forgets where clocks or settings change; see also redis/test_rotation_model.py."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support.examples import examples
-from support.rings import (
-    DAY,
-    HOUR,
-    NOW,
-    ORDERS,
-    YEAR,
-    all_full,
-    fresh,
-    headers,
-    numbers,
-    schedule,
-)
+from support.rings import DAY, HOUR, NOW, ORDERS, all_full, fresh, numbers, schedule
 
-from scrapy_bloom.bloom.model.generations import (
-    Config,
-)
-from scrapy_bloom.bloom.model.header import WRITE_ALL, Header
-from scrapy_bloom.bloom.model.ring import (
-    RUNS_KEPT,
-    Ring,
-)
-from scrapy_bloom.bloom.model.schedule import (
-    HALF_MONTHS,
-    RUNS,
-)
-
-timed = st.builds(
-    lambda header, config, times: (header, config, times),
-    headers,
-    st.builds(
-        Config,
-        capacity=st.just(100),
-        error_rate=st.just(1e-3),
-        schedule=st.sampled_from(
-            [
-                schedule(12, 2, HALF_MONTHS),
-                schedule(48, 24, HALF_MONTHS),
-                schedule(7, 1),
-                schedule(DAY, DAY),
-            ]
-        ),
-        growth=st.sampled_from([0, 2]),
-    ),
-    st.lists(st.integers(0, 3) | st.integers(0, 3 * YEAR), min_size=1, max_size=20),
-)
-
-
-@examples(300)
-@given(timed, st.integers(0, 3))
-def test_a_url_is_forgotten_exactly_g_periods_after_the_one_it_was_seen_in(
-    drawn: tuple[Header, Config, list[int]], block: int
-) -> None:
-    """Against sets, one for each period: URLs of period p are new again in period p + G.
-
-    The time of every step also is the name of a URL, which is claimed, and claimed again later.
-    """
-    header, config, gaps = drawn
-    block %= header.blocks
-    part = (block, header.blocks) if header.stagger else (0, 1)
-    assert config.schedule is not None
-    now = 20 * YEAR
-    ring = Ring.fresh(header, config, now, block=block)
-    held: dict[str, set[int]] = {}
-    seen_in: dict[int, int] = {}
-    for gap in gaps:
-        now += gap
-        period = config.schedule.index(now, *part)
-        ring = ring.advance(now)
-        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
-        remembered = set().union(*(held[layer.name] for layer in ring.tested))
-        assert remembered == {u for u, p in seen_in.items() if period < p + config.slots}
-        assert ring.ends == config.schedule.start(period + 1, *part) > now
-        for url in (now, 20 * YEAR):
-            if url not in remembered:
-                seen_in[url] = period
-                for layer in ring.written:
-                    held[layer.name].add(url)
-    for generation in ring.generations:
-        period = config.schedule.index(generation.dated, *part)
-        assert ring.forgotten(generation) == config.schedule.start(period + config.slots, *part)
-
-
-@examples(100)
-@given(
-    st.sampled_from(ORDERS),
-    st.integers(1, 5),
-    st.integers(1, 3),
-    st.lists(st.integers(0, 8), max_size=40),
-)
-def test_in_runs_a_url_is_forgotten_exactly_g_periods_later(
-    order: str, window: int, period: int, shown: list[int]
-) -> None:
-    """The same as above; a run that was shown before, as by a second worker, rotates nothing."""
-    ring = fresh(order, schedule=schedule(window * period, period, RUNS))
-    held: dict[str, set[str]] = {}
-    seen_in: dict[str, int] = {}
-    known: list[str] = []
-    for number, run in enumerate(map(str, shown)):
-        known += [run] if run not in known else []
-        ring = ring.advance(NOW + number, run=run)
-        current = len(known) // period
-        assert ring.period(ring.active) == current
-        assert list(ring.runs) == known[::-1]
-        held = {layer.name: held.get(layer.name, set()) for layer in ring.layers}
-        remembered = set().union(*(held[layer.name] for layer in ring.tested))
-        assert remembered == {u for u, p in seen_in.items() if current < p + window}
-        for url in (run, "home page"):
-            if url not in remembered:
-                seen_in[url] = current
-                for layer in ring.written:
-                    held[layer.name].add(url)
+from scrapy_bloom.bloom.model.header import WRITE_ALL
+from scrapy_bloom.bloom.model.ring import Ring
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS
 
 
 def test_a_clock_that_goes_back_a_little_changes_nothing() -> None:
@@ -155,15 +46,6 @@ def test_a_rotation_that_comes_a_moment_too_late_forgets_what_is_due(
     assert later.advance(NOW + 4 * DAY) is later
 
 
-def test_only_the_last_runs_are_kept() -> None:
-    ring = fresh(schedule=schedule(2, 1, RUNS))
-    for number in range(RUNS_KEPT + 5):
-        ring = ring.advance(NOW, run=str(number))
-    assert ring.runs == tuple(str(number) for number in reversed(range(5, RUNS_KEPT + 5)))
-    assert ring.advance(NOW, run="5") is ring
-    assert ring.advance(NOW, run="4") is not ring
-
-
 def test_a_filter_that_gets_a_window_forgets_nothing_before_its_time() -> None:
     """It has taken in URLs until now, whenever it was opened."""
     ring = fresh()
@@ -191,15 +73,12 @@ def test_a_longer_period_forgets_nothing_of_the_window() -> None:
         assert last_write + 4 * DAY <= changed.forgotten(after) <= last_write + 6 * DAY + 1
 
 
-def test_a_lost_layer_of_an_older_generation_goes_alone() -> None:
+def test_what_a_lost_layer_of_an_older_generation_takes_with_it() -> None:
+    """Where all are written, its generation: it would not know what the younger ones know."""
     ring = fresh(schedule=schedule(2 * DAY, DAY))
     ring = ring.grow(NOW, all_full(ring)).advance(NOW + DAY)
     assert [layer.name for layer in ring.without({"0.0"}).layers] == ["1.0", "0.1"]
     assert [layer.name for layer in ring.without({"0.0", "0.1"}).layers] == ["1.0"]
-
-
-def test_where_all_are_written_a_generation_with_a_loss_goes_as_a_whole() -> None:
-    """Tested alone one day, it would not know what the younger ones know."""
     ring = fresh(WRITE_ALL, schedule=schedule(3 * DAY, DAY))
     ring = ring.grow(NOW, all_full(ring)).rotate(NOW).rotate(NOW)
     assert numbers(ring.without({"0.0"})) == [2, 1]

@@ -45,28 +45,20 @@ def test_intervals_double_up_to_the_longest_one(server: Server) -> None:
     assert intervals[-1] == LAST_RETRY_SECONDS
 
 
-@pytest.mark.parametrize("uptime", [0.5, RECOVERED_AFTER_SECONDS + 0.5])
-def test_intervals_begin_small_again_after_a_long_uptime_only(
-    server: Server, clock: Clock, uptime: float
-) -> None:
-    for _ in range(10):
-        fail(server)
-        server.next_retry()
-    server.recover()
-    clock.now += uptime
-    fail(server)
-    is_long = uptime > RECOVERED_AFTER_SECONDS
-    assert server.next_retry() == (2 * FIRST_RETRY_SECONDS if is_long else LAST_RETRY_SECONDS)
-
-
-def test_a_long_outage_is_no_uptime(server: Server, clock: Clock) -> None:
-    server.recover()
-    clock.now += RECOVERED_AFTER_SECONDS + 1
+def test_intervals_begin_small_again_after_a_long_uptime_only(server: Server, clock: Clock) -> None:
     for _ in range(10):
         fail(server)
         server.next_retry()
         clock.now += RECOVERED_AFTER_SECONDS + 1
-    assert server.next_retry() == LAST_RETRY_SECONDS
+    assert server.next_retry() == LAST_RETRY_SECONDS, "a long outage is no uptime"
+    for uptime, interval in (
+        (0.5, LAST_RETRY_SECONDS),
+        (RECOVERED_AFTER_SECONDS + 0.5, 2 * FIRST_RETRY_SECONDS),
+    ):
+        server.recover()
+        clock.now += uptime
+        fail(server)
+        assert server.next_retry() == interval
 
 
 def test_an_outage_is_one_epoch_whoever_notices_it(server: Server) -> None:

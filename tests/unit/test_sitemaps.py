@@ -1,25 +1,28 @@
 """``SitemapVersions`` without a crawl: which request has which version."""
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, timedelta
 from itertools import chain, zip_longest
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.http import Response, XmlResponse
 from scrapy.spiders import SitemapSpider
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import SitemapVersions, sitemaps
-from scrapy_bloom.sitemaps import as_requested
+from scrapy_bloom import SitemapVersions
+from scrapy_bloom.fingerprinter import MAX_VERSION
+from scrapy_bloom.sitemaps import is_final, short_version, sitemap_version
 
 SITE = "https://example.com"
 NAMESPACES = (
     'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:xhtml="http://www.w3.org/1999/xhtml"'
 )
-DAY = "2020-01-0{}"
+DAY, LATER, LAST = "2020-01-01", "2020-01-02", "2020-01-03"
 
 
 class Shop(SitemapVersions, SitemapSpider):
@@ -31,15 +34,6 @@ class Shop(SitemapVersions, SitemapSpider):
 
 class WithAlternates(Shop):
     sitemap_alternate_links = True
-
-
-class Generator(Shop):
-    """Does not call the method that it overrides."""
-
-    def sitemap_filter(self, entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for entry in entries:
-            if "/p/1" not in entry["loc"]:
-                yield {**entry, "lastmod": f"{entry.get('lastmod')} filtered"}
 
 
 class List(Shop):
@@ -84,8 +78,9 @@ def found(requests: Iterable[Request]) -> list[tuple[str, str]]:
 
 
 def test_each_page_has_the_version_of_its_entry() -> None:
-    body = urlset(entry("/p/1", DAY.format(1)), entry("/p/2"), entry("/other", DAY.format(2)))
-    assert found(make()._parse_sitemap(answer(body))) == [("/p/1", DAY.format(1)), ("/p/2", "")]
+    body = urlset(entry("/p/1", DAY), entry("/p/2"), entry("/other", LATER), entry("/p/ä", LAST))
+    pages = [("/p/1", DAY), ("/p/2", ""), ("/p/%C3%A4", LAST)]
+    assert found(make()._parse_sitemap(answer(body))) == pages
 
 
 def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
@@ -100,12 +95,12 @@ def test_dates_of_today_are_versions_of_pages_and_not_of_sitemaps() -> None:
 
 
 def test_sitemaps_have_versions_that_end_when_something_is_forgotten() -> None:
-    body = index(entry("/a.xml", DAY.format(1), "sitemap"), entry("/b.xml", kind="sitemap"))
+    body = index(entry("/a.xml", DAY, "sitemap"), entry("/b.xml", kind="sitemap"))
     counts = iter(["default:0", "default:0", "default:1", None])
     spider = make(forgotten=lambda: next(counts))
     first, second, third, fourth = (found(spider._parse_sitemap(answer(body))) for _ in range(4))
-    assert first == second == [("/a.xml", f"{DAY.format(1)} default:0"), ("/b.xml", "")]
-    assert third[0] == ("/a.xml", f"{DAY.format(1)} default:1")
+    assert first == second == [("/a.xml", f"{DAY} default:0"), ("/b.xml", "")]
+    assert third[0] == ("/a.xml", f"{DAY} default:1")
     assert fourth[0] == ("/a.xml", "")
 
 
@@ -113,51 +108,30 @@ def test_without_the_dupefilter_and_by_choice_sitemaps_are_read_in_each_run() ->
     class All(Shop):
         sitemap_skip_unchanged = False
 
-    body = index(entry("/a.xml", DAY.format(1), "sitemap"))
+    body = index(entry("/a.xml", DAY, "sitemap"))
     assert found(make(All)._parse_sitemap(answer(body))) == [("/a.xml", "")]
     alone: Any = get_crawler(Shop)._create_spider("shop")
     assert found(alone._parse_sitemap(answer(body))) == [("/a.xml", "")]
 
 
-@pytest.mark.parametrize("cls", [Generator, List])
-def test_filters_of_the_spiders_own_go_first(cls: type[Shop]) -> None:
-    body = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))
-    suffix = " filtered" if cls is Generator else ""
-    assert found(make(cls)._parse_sitemap(answer(body))) == [("/p/2", DAY.format(2) + suffix)]
+def test_filters_of_the_spiders_own_go_first() -> None:
+    body = urlset(entry("/p/1", DAY), entry("/p/2", LATER))
+    assert found(make(List)._parse_sitemap(answer(body))) == [("/p/2", LATER)]
 
 
 def test_alternates_have_versions() -> None:
-    body = urlset(
-        entry("/p/1", DAY.format(1), alternates=["/p/2", "/p/3"]), entry("/p/3", DAY.format(3))
-    )
+    body = urlset(entry("/p/1", DAY, alternates=["/p/2", "/p/3"]), entry("/p/3", LAST))
     requests = found(make(WithAlternates)._parse_sitemap(answer(body)))
     assert requests == [
-        ("/p/1", DAY.format(1)),
-        ("/p/2", DAY.format(1)),
-        ("/p/3", DAY.format(3)),
-        ("/p/3", DAY.format(3)),
+        ("/p/1", DAY),
+        ("/p/2", DAY),
+        ("/p/3", LAST),
+        ("/p/3", LAST),
     ]
     assert found(make()._parse_sitemap(answer(body))) == [requests[0], requests[2]]
 
 
-@pytest.mark.parametrize("path", ["/p/{}", "/p/ä{}"])
-def test_a_large_sitemap_takes_no_longer_for_pages_without_lastmod(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    escaped: list[int] = []
-
-    def counted(urls: dict[str, str]) -> dict[str, str]:
-        escaped.append(len(urls))
-        return as_requested(urls)
-
-    monkeypatch.setattr(sitemaps, "as_requested", counted)
-    body = urlset(*(entry(path.format(n), DAY.format(1) * (n % 2)) for n in range(100)))
-    requests = found(make()._parse_sitemap(answer(body)))
-    assert [version for _, version in requests] == ["", DAY.format(1)] * 50
-    assert escaped == ([] if path.isascii() else [100])
-
-
-WHOLE = urlset(entry("/p/1", DAY.format(1)), entry("/p/2", DAY.format(2)))
+WHOLE = urlset(entry("/p/1", DAY), entry("/p/2", LATER))
 
 
 @pytest.mark.parametrize(
@@ -178,13 +152,12 @@ def test_a_part_of_a_sitemap_does_not_count_as_read(body: bytes, pages: int) -> 
 def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
     spider = make()
     bodies = [
-        urlset(*(entry(f"/p/{number}", DAY.format(day)) for number in range(9)))
-        for day in (1, 2, 3)
+        urlset(*(entry(f"/p/{number}", day) for number in range(9))) for day in (DAY, LATER, LAST)
     ]
     readers = [spider._parse_sitemap(answer(body)) for body in bodies]
     turns = chain.from_iterable(zip_longest(*readers))
     for number, request in enumerate(turns):
-        assert found([request]) == [(f"/p/{number // 3}", DAY.format(number % 3 + 1))]
+        assert found([request]) == [(f"/p/{number // 3}", (DAY, LATER, LAST)[number % 3])]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +166,6 @@ def test_sitemaps_that_are_read_at_the_same_time_do_not_mix() -> None:
         WHOLE,
         b'<?xml version="1.0"?>' + WHOLE + b"<!-- made by a plug-in -->\n",
         gzip.compress(WHOLE),
-        f"<urlset {NAMESPACES}/>".encode(),
         f"<sitemapindex {NAMESPACES} />".encode(),
         f'<s:urlset xmlns:s="x">{""}</s:urlset>'.encode(),
     ],
@@ -202,3 +174,38 @@ def test_a_whole_sitemap_counts_as_read(body: bytes) -> None:
     kind = Response if body[:2] == b"\x1f\x8b" else XmlResponse
     request = Request(f"{SITE}/s.xml.gz", meta={"bloom_version": "1"})
     list(make()._parse_sitemap(kind(request.url, body=body, request=request)))
+
+
+# -- which dates are versions --
+
+TODAY = date(2026, 3, 10)
+
+
+@pytest.mark.parametrize(
+    ("lastmod", "expected"),
+    [
+        ("2026-03-10T08:00:00Z", True),
+        ("2026-03-10", False),
+        # UTC-12 is the last to end a day, at noon of the next one in UTC.
+        ("2026-03-09", False),
+        ("2026-03-08", True),
+        ("2026-03-11", False),
+        ("2026-03", False),
+        ("yesterday", False),
+    ],
+)
+def test_a_date_may_hide_changes_of_the_same_day(lastmod: str, expected: bool) -> None:
+    assert is_final(lastmod, TODAY) is expected
+    assert bool(sitemap_version(lastmod, "default:0", TODAY)) is expected
+
+
+def test_a_sitemap_is_read_if_it_is_not_known_what_is_due() -> None:
+    assert not sitemap_version("2026-03-01", None, TODAY)
+    first, second = (sitemap_version("2026-03-01", f"default:{n}", TODAY) for n in (0, 1))
+    assert first != second
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_a_long_text_is_a_version_too(first: str, other: str) -> None:
+    assert (short_version(first) == short_version(other)) == (first == other)
+    assert len(short_version(first).encode("utf-8", "surrogatepass")) <= MAX_VERSION

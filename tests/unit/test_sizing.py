@@ -13,7 +13,6 @@ from scrapy_bloom.bloom.model.sizing import (
     MAX_GROWN_BITS,
     MAX_LAYER_BITS,
     any_of,
-    block_capacity,
     default_blocks,
     layer_bytes,
     layer_capacity,
@@ -26,19 +25,6 @@ from scrapy_bloom.bloom.model.sizing import (
 capacities = st.integers(1, 10**9)
 rates = st.floats(1e-12, 0.999999)
 hash_counts = st.integers(1, 40)
-
-
-@pytest.mark.parametrize(
-    ("bits_per_item", "k", "rate"),
-    # L. Fan et al., Summary Cache, ToN 8(3), 2000; table at
-    # https://pages.cs.wisc.edu/~cao/papers/summary-cache/node8.html
-    [(23, 7, 8.56e-5), (10, 7, 8.2e-3), (8, 5, 2.17e-2), (16, 11, 4.59e-4)],
-)
-def test_predicted_rate_agrees_with_published_values(
-    bits_per_item: int, k: int, rate: float
-) -> None:
-    n = 10_000_000
-    assert predicted_error_rate(n, bits_per_item * n, k) == pytest.approx(rate, rel=6e-3)
 
 
 @given(capacities, rates, hash_counts)
@@ -87,25 +73,10 @@ def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
     assert counters == 4 * bits
     assert layer_bytes(plan(10**8, 1e-5, counting=True).num_bits) <= COMFORTABLE_LAYER_BYTES
     assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
-    with pytest.raises(ConfigurationError, match=r"in 1 blocks needs 1,\d\d\d MiB a layer"):
-        plan(10**8, 1e-5, blocks=1, counting=True)
-
-
-def test_blocks_grow_until_a_layer_is_comfortable() -> None:
     assert default_blocks(1_000_000, 1e-5, 17) == 16
-    blocks = default_blocks(1_000_000_000, 1e-5, 17)
-    assert blocks == 512
-    assert layer_bytes(plan(1_000_000_000, 1e-5).num_bits) <= COMFORTABLE_LAYER_BYTES
-
-
-@given(st.integers(1, 10**9), st.integers(1, 4096))
-def test_block_capacity_is_at_least_the_mean_and_at_most_all(n: int, blocks: int) -> None:
-    assert n / blocks <= block_capacity(n, blocks) <= n
-
-
-def test_layer_over_512_mib_is_an_error_that_names_the_remedy() -> None:
-    with pytest.raises(ConfigurationError, match=r"512 MiB: set more `blocks`"):
-        plan(1_000_000_000, 1e-5, blocks=1)
+    match = r"in 1 blocks needs 1,\d\d\d MiB a layer.*512 MiB: set more `blocks`"
+    with pytest.raises(ConfigurationError, match=match):
+        plan(10**8, 1e-5, blocks=1, counting=True)
 
 
 # -- generations and layers --
@@ -120,15 +91,6 @@ def test_layers_of_all_generations_share_one_error_rate(p: float, tested: int, l
     assert any_of(rates * tested) <= p
 
 
-@given(st.integers(1, 10**8), st.floats(1e-9, 0.9), st.integers(1, 40))
-def test_layer_capacity_turns_required_bits_round(n: int, p: float, k: int) -> None:
-    bits = required_bits(n, p, k)
-    assume(bits < 2**45)
-    most = layer_capacity(bits, p, k)
-    assert most >= n * (1 - 1e-6) - 1
-    assert most == 1 or required_bits(most, p, k) <= bits * (1 + 1e-9) + 1
-
-
 @given(st.integers(2, MAX_GROWN_BITS), st.floats(1e-9, 0.9), st.integers(1, 20))
 def test_a_layer_of_a_given_size_keeps_its_rate(bits: int, p: float, k: int) -> None:
     n = layer_capacity(bits, p, k)
@@ -136,11 +98,10 @@ def test_a_layer_of_a_given_size_keeps_its_rate(bits: int, p: float, k: int) -> 
     assert predicted_error_rate(n, bits, k) <= p * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("rates", "chance"), [([], 0), ([0, 0], 0), ([0.5, 0.5], 0.75), ([1, 0.1], 1), ([1e-20], 1e-20)]
-)
-def test_chance_of_any(rates: list[float], chance: float) -> None:
-    assert any_of(rates) == pytest.approx(chance, rel=1e-12)
+def test_chance_of_any() -> None:
+    assert (any_of([]), any_of([0, 0]), any_of([1, 0.1])) == (0, 0, 1)
+    assert any_of([0.5, 0.5]) == pytest.approx(0.75, rel=1e-12)
+    assert any_of([1e-20]) == pytest.approx(1e-20, rel=1e-12)
 
 
 def test_seeds_that_contradict_the_error_rate_of_a_layer_are_refused() -> None:

