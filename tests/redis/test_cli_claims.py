@@ -185,9 +185,6 @@ def listed(done: Done) -> int:
     return len({(claim["block"], claim["field"]) for claim in done.json["claims"]})
 
 
-# -- listing --
-
-
 def test_all_claims_are_listed(shop: Call, client: Redis, every: dict[str, str]) -> None:
     before = everything(client)
     done, text = shop("pending", "--json"), shop("pending")
@@ -258,9 +255,6 @@ def test_a_shared_filter(call: Call, client: Redis, server: Server) -> None:
         assert listed(done) == count
 
 
-# -- damage --
-
-
 def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """They can be read, but no crawl writes them."""
     absurd = {
@@ -289,6 +283,3 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     assert owners(client).total() == 7
     assert shop("pending", "--release", f"--owner={FAILED}", "-y").code == 0
     assert owners(client).total() == 5
-
-
-# -- release --

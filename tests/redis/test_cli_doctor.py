@@ -21,6 +21,8 @@ from scrapy_bloom.cli.doctor_checks import OF_SERVER, Check, ServerFacts, check
 from scrapy_bloom.crawl.advice import Finding
 
 OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
+SELECT = "twisted.internet.selectreactor.SelectReactor"
 
 
 class Crooked:
@@ -171,26 +173,15 @@ def test_each_spider_is_checked_and_named(call: Call, server: Server) -> None:
     [
         ({"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}, "dupefilter", "not BloomDupe"),
         (
-            {
-                "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-                "SCHEDULER_PERSIST": True,
-                "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-                "SCHEDULER_DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
-            },
+            SHARED
+            | {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"}
+            | {"SCHEDULER_DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
             "dupefilter",
             "nothing reads SCHEDULER_DUPEFILTER_CLASS",
         ),
-        (
-            {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_FLUSH_ON_START": True},
-            "flush",
-            "whenever a worker starts",
-        ),
+        (SHARED | {"SCHEDULER_FLUSH_ON_START": True}, "flush", "whenever a worker starts"),
         ({"BLOOM_REMEMBER": "scheduled", "JOBDIR": "j"}, "queue", "the queue in JOBDIR is lost"),
-        (
-            {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
-            "reactor",
-            "runs no asyncio loop",
-        ),
+        ({"TWISTED_REACTOR": SELECT}, "reactor", "runs no asyncio loop"),
         ({"REQUEST_FINGERPRINTER_CLASS": Crooked}, "fingerprinter", "another fingerprint for the"),
         ({"REQUEST_FINGERPRINTER_CLASS": Slow}, "fingerprinter", "us a request"),
         ({"BLOOM_SEEDS": [1, 2, 3]}, "seeds", "BLOOM_SEEDS lists the seeds"),
@@ -219,8 +210,8 @@ def test_what_is_wrong_with_a_server(doctor: Call, client: Redis) -> None:
         BloomFilter(client, KEY).open()
         client.hset(f"{{{KEY}:0}}:claims", "x", "y")
         assert problems(doctor()) == {}
-        queue = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "BLOOM_REMEMBER": "scheduled"}
-        assert "1 request is claimed" in problems(doctor(**queue))[f"filter {KEY}"][0]
+        found = problems(doctor(**SHARED, BLOOM_REMEMBER="scheduled"))
+        assert "1 request is claimed" in found[f"filter {KEY}"][0]
 
 
 @pytest.mark.usefixtures("saving")

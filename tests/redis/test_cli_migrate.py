@@ -31,8 +31,7 @@ def digest(number: int) -> bytes:
 
 def fill(client: Redis, count: int, key: str = SET) -> None:
     """Make a SET of fingerprints."""
-    for start in range(0, count, 10_000):
-        client.sadd(key, *(digest(n).hex() for n in range(start, min(count, start + 10_000))))
+    client.sadd(key, *(digest(number).hex() for number in range(count)))
 
 
 def filters(client: Redis) -> dict[bytes, object]:
@@ -41,8 +40,8 @@ def filters(client: Redis) -> dict[bytes, object]:
     return {key: (value, client.expiretime(key.decode())) for key, value in found.items()}
 
 
-def are_seen(client: Redis, numbers: Iterable[int], key: str = KEY) -> bool:
-    return all(BloomFilter(client, key).contains([digest(number) for number in numbers]))
+def are_seen(client: Redis, numbers: Iterable[int]) -> bool:
+    return all(BloomFilter(client, KEY).contains([digest(number) for number in numbers]))
 
 
 @pytest.fixture

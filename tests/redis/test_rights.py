@@ -308,8 +308,8 @@ def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
             bloom.run(ledger_protocol.check_rights)
 
 
-def test_filters_that_are_combined_need_more(server: Server, client: Redis) -> None:
-    """Files and deletions: test_cli_acl.py."""
+def test_filters_that_are_combined_or_deleted_need_more(server: Server, client: Redis) -> None:
+    """Files: test_cli_acl.py."""
     crawl(BloomFilter(client, KEY, capacity=1_000, blocks=2))
     with granted(server) as user:
         bloom = BloomFilter(user, KEY)
@@ -318,4 +318,10 @@ def test_filters_that_are_combined_need_more(server: Server, client: Redis) -> N
         make_user(client, CRAWL, rights.SETS)
         bloom.update(BloomFilter(user, KEY))
         bloom.copy(f"{KEY}:copy")
+        client.delete("{k:1}:ring")  # its bitmaps have to be looked for
+        make_user(client, CRAWL)
+        with pytest.raises(RightsError):
+            bloom.delete()
+        make_user(client, CRAWL, rights.DELETE)
+        bloom.delete()
         assert denials(client) == []
