@@ -38,6 +38,11 @@ class Slow:
         return request.url.encode()
 
 
+class NoFingerprinter:
+    def fingerprint(self, request: Request) -> str:
+        return request.url
+
+
 class Wrong(Shop):
     name = "wrong"
     custom_settings: ClassVar = {"BLOOM_CAPACITY": "many"}  # type: ignore[misc]
@@ -136,6 +141,7 @@ def test_a_server_that_is_down_is_the_finding_and_the_rest_is_checked(doctor: Ca
     assert found.keys() == {"server", "seeds", "dupefilter"}
     assert "is not there" in found["server"][0]
     assert SECRET not in done.out + done.err
+    assert doctor(BLOOM_REDIS_URL=url, spiders=(Shop, Own)).json["problems"] == 1
 
 
 @pytest.mark.usefixtures("saving")
@@ -180,10 +186,14 @@ def test_each_spider_is_checked_and_named(call: Call, server: Server) -> None:
             "nothing reads SCHEDULER_DUPEFILTER_CLASS",
         ),
         (SHARED | {"SCHEDULER_FLUSH_ON_START": True}, "flush", "whenever a worker starts"),
+        ({"SCHEDULER": "no.Such"}, "queue", "SCHEDULER = 'no.Such' cannot be used"),
         ({"BLOOM_REMEMBER": "scheduled", "JOBDIR": "j"}, "queue", "the queue in JOBDIR is lost"),
         ({"TWISTED_REACTOR": SELECT}, "reactor", "runs no asyncio loop"),
         ({"REQUEST_FINGERPRINTER_CLASS": Crooked}, "fingerprinter", "another fingerprint for the"),
         ({"REQUEST_FINGERPRINTER_CLASS": Slow}, "fingerprinter", "us a request"),
+        ({"REQUEST_FINGERPRINTER_CLASS": NoFingerprinter}, "fingerprinter", "cannot be used"),
+        ({"HTTPCACHE_ENABLED": True}, "HTTP cache", "never expires"),
+        ({"BLOOM_MAX_MEMORY": "1 KB"}, "settings", "BLOOM_MAX_MEMORY = 1,000 is less than"),
         ({"BLOOM_SEEDS": [1, 2, 3]}, "seeds", "BLOOM_SEEDS lists the seeds"),
         ({"BLOOM_WAIT_REPLICAS": 1}, "replicas", "had 0 replicas"),
     ],

@@ -98,7 +98,16 @@ def test_if_one_line_is_wrong_nothing_is_left(
 ) -> None:
     before = everything(client)
     long = f"https://example.com/{'x' * 70_000}"
-    lines = [URL, "x", "", f"https://u:{SECRET}@/", "\udcff", long, "ftp://example.com/", "http://"]
+    lines = [
+        URL,
+        "x",
+        "",
+        f"https://u:{SECRET}@/",
+        "\udcff",
+        long,
+        "ftp://example.com/",
+        "http://[x/",
+    ]
     give(monkeypatch, "\n".join(lines).encode("utf-8", "surrogateescape"))
     done = recrawl("--file", "-")
     assert (done.code, done.out) == (1, "")

@@ -1,6 +1,7 @@
 """One pipeline for each node of a cluster, all nodes at once, and what nodes answer to it."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from support.outages import stalled
 from support.polling import PATIENCE, until_it_works
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server
-from support.slots import slots_on
+from support.slots import SlotMove, slots_on
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
@@ -114,6 +115,25 @@ def test_a_page_is_one_wave(make: Make) -> None:
         # The first is that in which the nodes get the script.
         assert bloom.waves(pages[0]) <= 2
         assert [bloom.waves(page) for page in pages] == [1] * len(pages)
+
+
+def test_a_slot_that_is_being_moved(make: Make, nodes: list[Server]) -> None:
+    """ASK while all keys are there already, TRYAGAIN while some are."""
+    with make() as bloom:
+        assert bloom.add_many(URLS) == [True] * len(URLS)
+        move = SlotMove(nodes, "{shop:3}")
+        first, *others = move.keys()
+        assert others
+        move.move(first)
+        later = threading.Timer(0.2, lambda: move.move(*others))
+        later.start()
+        # Refused until the others are there too; the calls of other blocks are not sent again.
+        assert bloom.add_many(URLS) == [False] * len(URLS)
+        later.join()
+        assert bloom.waves(URLS) == 2
+        assert sum(bloom.add_many([f"new/{link}" for link in range(PAGE)])) >= PAGE - 1
+        move.finish()
+        assert bloom.add_many(URLS) == [False] * len(URLS)
 
 
 def script_calls(nodes: list[Server]) -> int:

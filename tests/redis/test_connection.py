@@ -94,7 +94,7 @@ BAD_URLS = [
     *("", "user:SECRET@localhost", "http://:SECRET@localhost", "redis:h", "redis://:SECRET@"),
     *("redis://:SECRET@h:port", "redis://:SECRET@h:65536", "redis://:SECRET@h/abc"),
     *("redis://:SECRET@h?db=x", "redis://:SECRET@[::1", "redis://:a/SECRET@h"),
-    *("redis://:SECRET℀@h", "redis://h?password=SECRET&what=x", "unix://run/s?password=SECRET"),
+    *("redis://:SECRET℀@h", "redis://h?password=SECRET&host=x", "unix://run/s?password=SECRET"),
     *("rediss://h?password=SECRET&ssl_cert_reqs=perhaps", "redis+sentinel://:SECRET@h/s/x"),
     *("redis+sentinel://h:1/", "redis+sentinel://h/s?sentinel_password=SECRET&sentinel_db=1"),
     "redis+sentinel://h/s?sentinel_password=SECRET&sentinel_ssl_cert_reqs=none",
@@ -221,6 +221,7 @@ def test_embedded_without_posix_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         ({"REDIS_DB": -1}, "REDIS_DB"),
         ({"REDIS_PARAMS": f"{SECRET}"}, "REDIS_PARAMS"),
         ({"REDIS_PARAMS": {"redis_cls": "redis.Rediss"}}, "redis_cls"),
+        ({"REDIS_PARAMS": {"redis_cls": 5}}, "redis_cls"),
         ({"REDIS_PARAMS": {"ssl_colour": 5}}, "REDIS_PARAMS"),
     ],
 )

@@ -63,6 +63,7 @@ def test_what_is_left_of_a_damaged_filter_goes(client: Redis, lost: str, unknown
     ("key", "field", "value"),
     [
         ("{shop:1}:ring", "state", "garbage"),
+        ("{shop:0}:header", "blocks", "many"),
         ("{shop:0}:header", "blocks", "1"),
         ("{shop:0}:header", "blocks", "50"),
     ],

@@ -25,6 +25,7 @@ from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.driver import Exchanger
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.scripts import to_resp
+from scrapy_bloom.migrate import SetSource
 
 TIMEOUT = 0.5
 PARSERS = [_HiredisParser, _RESP2Parser]
@@ -197,6 +198,13 @@ def test_replies_that_are_not_rediss(reply: bytes, parser: type) -> None:
         if reply[:1] not in b"-+":  # a server may refuse INFO, or leave things out
             with pytest.raises(StorageError):
                 bloom.server_id()
+
+
+def test_a_set_on_what_is_no_server() -> None:
+    with answering(b":abc\r\n") as port, Redis(port=port, protocol=2) as client:
+        client.connection_pool.connection_kwargs["parser_class"] = _RESP2Parser
+        with pytest.raises(StorageError, match="is not a Redis server"):
+            SetSource(client, "key", "Redis", "window")
 
 
 @pytest.mark.parametrize("reply", [reply for reply in REPLIES if reply[:1] in b"*:$"])

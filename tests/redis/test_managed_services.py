@@ -63,6 +63,7 @@ async def test_what_services_refuse_is_not_needed(
     assert caplog.text.count("does not show its run_id") == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*cluster_error_retry_attempts:DeprecationWarning")
 @in_loop
 async def test_a_cluster_of_one_shard(any_binary: str) -> None:
     """As MemoryDB with one shard, and as ElastiCache Serverless shows itself."""
@@ -73,7 +74,9 @@ async def test_a_cluster_of_one_shard(any_binary: str) -> None:
         async with Worker(f"redis://{url}", BLOOM_REMEMBER="crawled") as worker:
             await crawl_all(worker, node, *range(40))
             assert worker.stat("outages") == 0
-        async with Worker(f"redis+cluster://{url}", BLOOM_REMEMBER="crawled") as worker:
+        params = {"redis_cls": "redis.RedisCluster"}
+        settings = {"BLOOM_REMEMBER": "crawled", "BLOOM_REDIS_PARAMS": params}
+        async with Worker(f"redis://{url}", **settings) as worker:
             assert all(map(worker.sees, range(40)))
         with pytest.raises(StorageError, match="has no database of that number"):
             Worker(f"redis://{url}/1", BLOOM_REMEMBER="crawled")

@@ -189,7 +189,7 @@ def test_both_clients_leave_a_server_that_is_not_the_primary_any_more(
         use(url_of(sentinel), steps)
 
 
-def test_a_replica_is_not_used(pair: tuple[Server, Server]) -> None:
+def test_a_replica_and_a_server_that_is_gone_are_not_used(pair: tuple[Server, Server]) -> None:
     primary, other = pair
     with ExitStack() as stack, other.client() as admin:
         admin.replicaof("127.0.0.1", str(primary.port))
@@ -198,6 +198,10 @@ def test_a_replica_is_not_used(pair: tuple[Server, Server]) -> None:
             ping(url_of(behind))
         use(url_of(behind, stack.enter_context(ScriptedSentinel(primary.port))), add_by_both)
         admin.replicaof("NO", "ONE")
+        gone = free_port()
+        both = [stack.enter_context(ScriptedSentinel(gone)) for _ in range(2)]
+        with refused(f"cannot be reached now: the server 127.0.0.1:{gone}: "):
+            ping(url_of(*both))
 
 
 def test_a_primary_that_becomes_a_replica_is_left(pair: tuple[Server, Server]) -> None:

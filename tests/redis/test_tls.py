@@ -147,6 +147,12 @@ def test_files_that_are_no_certificates(tmp_path: Path) -> None:
             connect(f"rediss://h?password={SECRET}&{name}={path}")
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
+def test_a_file_that_cannot_be_read() -> None:
+    with misconfigured("ssl_ca_certs '/proc/self/mem', which cannot be read (Input/output error)"):
+        connect("rediss://h?ssl_ca_certs=/proc/self/mem")
+
+
 @pytest.mark.parametrize(
     ("certificate", "key", "parts"),
     [
