@@ -1,7 +1,9 @@
 """What managed services restrict, on local servers: see docs/managed-services.md."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from support.servers import Server
 from support.workers import Worker, claimed, page, recorded
 
 from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.crawl.jobs import Job, JobKind
@@ -32,13 +35,18 @@ def restricted(server: Server, refused: str) -> Iterator[str]:
         yield f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
 
 
-async def crawl_all(worker: Worker, server: Server, *numbers: int) -> None:
-    """Claim pages, and crawl them until they are recorded."""
-    before = recorded(server)
+def crawl(worker: Worker, *numbers: int) -> None:
+    """Claim pages and queue that they are crawled."""
     for number in numbers:
         assert not worker.sees(number)
-        item = fingerprint(page(number))
-        worker.jobs.put(Job(JobKind.CONFIRM, "default", item, epoch=worker.server.epoch))
+        item, epoch = fingerprint(page(number)), worker.server.epoch
+        worker.jobs.put(Job(JobKind.CONFIRM, "default", item, epoch=epoch))
+
+
+async def crawl_all(worker: Worker, server: Server, *numbers: int) -> None:
+    """Crawl pages until they are recorded."""
+    before = recorded(server)
+    crawl(worker, *numbers)
     await eventually(lambda: recorded(server) == before + len(numbers), "they are recorded")
 
 
@@ -90,6 +98,53 @@ def test_a_service_without_scripts_is_refused_with_the_reason(any_binary: str) -
     with Server(any_binary, *options) as server, server.client() as client:  # noqa: SIM117
         with pytest.raises(StorageError, match=reason):
             BloomFilter(client, "k").open()
+
+
+class Blocking(Redis):
+    """A client without an asyncio client beside it."""
+
+
+@in_loop
+async def test_a_server_whose_process_is_another_one_at_each_look_is_used_without_the_check(
+    server: Server,
+    client: Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its scripts never run on the process that INFO names, and pages would never be recorded.
+
+    INFO is of any of the servers behind a proxy.
+    """
+    numbers = itertools.count()
+    monkeypatch.setattr(Driver, "server_id", lambda self: f"{next(numbers):040x}")
+    params = {"redis_cls": Blocking}
+    async with Worker(server.url, BLOOM_REMEMBER="crawled", BLOOM_REDIS_PARAMS=params) as worker:
+        for first in range(0, 60, 10):
+            crawl(worker, *range(first, first + 10))
+            await eventually(lambda: not worker.jobs)
+        assert recorded(server) >= 20
+        assert worker.stat("repeated") <= 40
+        assert worker.stat("outages") == 0
+    assert caplog.text.count("names another process each time") == 1
+
+
+@in_loop
+async def test_idle_connections_that_the_server_closes_are_no_outage(any_binary: str) -> None:
+    with Server(any_binary, "--timeout", "1") as server:
+        settings = {"BLOOM_REMEMBER": "crawled", "BLOOM_HEARTBEAT": 3}
+        async with Worker(server.url, **settings) as worker:
+            await crawl_all(worker, server, 1, 2)
+            with server.client() as client:
+                idle = partial(client.info, "clients")
+                await eventually(lambda: idle()["connected_clients"] == 1, "they are closed")
+            await crawl_all(worker, server, 3, 4)
+            with server.client() as client:
+                (key,) = client.keys("*:heartbeats")
+                beats = partial(client.zrange, key, 0, -1, withscores=True)
+                before = beats()
+                await eventually(lambda: beats() != before, "a heartbeat")
+            await crawl_all(worker, server, 5, 6)
+            assert worker.stat("outages") == worker.stat("unknown") == 0
 
 
 def test_no_call_has_more_arguments_than_elasticache_serverless_takes(
