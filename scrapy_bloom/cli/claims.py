@@ -148,6 +148,12 @@ def _is_of(claim: Document, owner: str) -> bool:
     return owner in names or workers.is_of(claim["owner"], owner)
 
 
+def _owner(claim: Document) -> str:
+    """Return the worker that has a claim: none has that of a page that failed, or is left."""
+    owner: str = claim["worker"] or claim["owner"]
+    return "none" if owner.startswith("-") else owner
+
+
 PENDING: Sequence[Column[Document]] = (
     Column("attempts", lambda row: f"{row['attempts']:,}"),
     Column(
@@ -155,11 +161,7 @@ PENDING: Sequence[Column[Document]] = (
         lambda row: f"due {row['due_utc']}" if row["due"] else row["since_utc"] or "",
         is_left=True,
     ),
-    Column(
-        "owner",
-        lambda row: printable(f"{row['worker'] or row['owner']} {row['spider']}"),
-        is_left=True,
-    ),
+    Column("owner", lambda row: printable(f"{_owner(row)} {row['spider']}"), is_left=True),
     Column("URL", _url, is_left=True),
 )
 

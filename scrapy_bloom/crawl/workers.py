@@ -137,10 +137,6 @@ class Worker:
         """Seconds until it counts as dead: two heartbeats may be missed."""
         return ceil(2 * self.heartbeat) + 1
 
-    def silent(self, now: int) -> int:
-        """Return the seconds since its last heartbeat; 0 if it stopped."""
-        return max(0, now - self.until + self.life) if self.until else 0
-
 
 def parse_all(entries: Mapping[str, str]) -> dict[str, Worker]:
     """Read all entries (member -> ``until``) except the damaged ones; return them by id."""

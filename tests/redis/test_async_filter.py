@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 
-PATIENCE = 120.0
+PATIENCE, LATE = 120.0, "did not answer in time"
 URLS = [f"https://example.com/{number}" for number in range(1_000)]
 
 #: Gets an asynchronous filter, and one for the same key that is not.
@@ -28,40 +27,14 @@ Run = Callable[..., Any]
 def run(server: Server, client: Redis) -> Run:
     """Run a scenario with an asynchronous filter and another one on the same key."""
 
-    def run(scenario: Scenario, **options: Any) -> Any:
-        options = {"capacity": 10_000, "blocks": 4, **options}
+    async def bounded(scenario: Scenario, options: dict[str, Any]) -> None:
+        async with redis.asyncio.Redis.from_url(server.url) as own:
+            bloom = AsyncBloomFilter(own, "shop", **options)
+            other = BloomFilter(client, "shop", **{**options, "timeout": None})
+            await asyncio.wait_for(scenario(bloom, other), PATIENCE)
 
-        async def bounded() -> Any:
-            own = redis.asyncio.Redis.from_url(server.url)
-            try:
-                bloom = AsyncBloomFilter(own, "shop", **options)
-                other = BloomFilter(client, "shop", **{**options, "timeout": None})
-                return await asyncio.wait_for(scenario(bloom, other), PATIENCE)
-            finally:
-                await getattr(own, "aclose", own.close)()
-
-        return asyncio.run(bounded())
-
-    return run
-
-
-def test_it_has_every_method_that_bloomfilter_has() -> None:
-    """Those that cannot be awaited have others in their place."""
-
-    def methods(cls: type) -> dict[str, Any]:
-        found = inspect.getmembers(cls, callable)
-        return {name: method for name, method in found if not name.startswith("_")}
-
-    theirs, ours = methods(BloomFilter), methods(AsyncBloomFilter)
-    sync_only = {"eviction_policy", "keep_connection", "run_one", "server_id", "wait"}
-    assert theirs.keys() - ours.keys() <= sync_only
-    for name, method in ours.items():
-        if name in theirs and name != "as_wanted":
-            assert inspect.iscoroutinefunction(method), name
-            named = list(inspect.signature(method).parameters)
-            assert named == list(inspect.signature(theirs[name]).parameters), name
-    assert list(inspect.signature(AsyncBloomFilter).parameters) == list(
-        inspect.signature(BloomFilter).parameters
+    return lambda scenario, **options: asyncio.run(
+        bounded(scenario, {"capacity": 10_000, "blocks": 4, **options})
     )
 
 
@@ -95,11 +68,10 @@ def test_items_may_come_from_an_async_iterator(run: Run) -> None:
 
     async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
         told: list[int] = []
-        assert await bloom.extend(produce(20_000), told.append) == 20_000
-        assert await bloom.extend(map(str, range(19_990, 20_010))) == 10
+        assert await bloom.extend(produce(9_000), told.append) == 9_000
+        assert await bloom.extend(map(str, range(8_990, 9_010))) == 10
         assert await bloom.extend(produce(0)) == 0
-        assert sum(told) == 20_000
-        assert len(other) == 20_010
+        assert (sum(told), len(other)) == (9_000, 9_010)
 
     run(scenario, capacity=50_000)
 
@@ -128,8 +100,16 @@ def test_a_server_that_hangs_is_given_up_and_asked_again(run: Run, client: Redis
         client.client_pause(10_000, all=False)
         try:
             for call in (functools.partial(bloom.add, "a"), bloom.open, bloom.clear):
-                with pytest.raises(StorageError, match="did not answer in time"):
+                with pytest.raises(StorageError, match=LATE):
                     await call()
+            with blocked_loop(0.02), pytest.raises(StorageError, match=LATE):
+                await asyncio.wait_for(bloom.add("a"), 9)
+            # Waiting for other tasks counts: the last would wait as many time-outs else.
+            start = asyncio.get_running_loop().time()
+            tasks = [bloom.add(f"{number}") for number in range(30)]
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(result, StorageError) for result in results)
+            assert asyncio.get_running_loop().time() - start < 20 * 0.2
         finally:
             client.client_unpause()
         assert await bloom.add("b") is True
@@ -170,19 +150,6 @@ def test_a_loop_that_is_blocked_does_not_take_that_for_the_servers_silence(run: 
     run(scenario, timeout=0.1, blocks=16, window="2 months")
 
 
-def test_a_server_that_hangs_is_given_up_by_a_loop_that_is_blocked(run: Run, client: Redis) -> None:
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
-        await bloom.open()
-        client.client_pause(10_000, all=False)
-        try:
-            with blocked_loop(0.02), pytest.raises(StorageError, match="did not answer in time"):
-                await asyncio.wait_for(bloom.add("a"), 9)
-        finally:
-            client.client_unpause()
-
-    run(scenario, timeout=0.1)
-
-
 def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:
     async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
         await bloom.open()
@@ -196,23 +163,3 @@ def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> N
         assert await bloom.contains(URLS[:10]) == [True] * 10
 
     run(scenario)
-
-
-def test_waiting_for_other_tasks_counts_for_the_time_out(run: Run, client: Redis) -> None:
-    """Else the last of many would wait as many time-outs for a server that hangs."""
-
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
-        await bloom.open()
-        client.client_pause(10_000, all=False)
-        try:
-            start = asyncio.get_running_loop().time()
-            tasks = [bloom.add(f"{number}") for number in range(30)]
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(result, StorageError) for result in results)
-            assert asyncio.get_running_loop().time() - start < 20 * 0.2
-        finally:
-            client.client_unpause()
-        assert await bloom.contains("b") is False
-        assert await bloom.add("b") is True
-
-    run(scenario, timeout=0.2)

@@ -1,15 +1,17 @@
-"""``scrapy bloom rotate``, ``clear`` and ``delete``: what they say, ask, forget and delete."""
+"""``scrapy bloom rotate``, ``clear``, ``delete``, ``settings``: what they say, ask and change."""
 
 import io
 import sys
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from redis import Redis
 from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints
 from support.servers import Server, contents
 
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, FilterMismatchError
+from scrapy_bloom.bloom.options import EXTEND, KEEP
 from scrapy_bloom.bloom.protocol.claim_protocol import claim
 
 
@@ -18,16 +20,15 @@ def test_rotate_says_what_it_forgets_and_forgets_that(shop: Call, client: Redis)
     bloom.extend(fingerprints(URLS))
     done = shop("rotate")
     assert (done.code, done.out) == (2, "")
+    assert "Rotate 'shop:bloom'" in done.err
     assert "forgets 0 of its 20 URLs" in done.err
     assert "add --yes" in done.err
     assert len(bloom.info().generations) == 1
     bloom.rotate()
     bloom.add("x")
-    assert "Rotate 'shop:bloom'" in shop("rotate").err
     assert "forgets 20 of its 21 URLs" in shop("rotate").err
     done = shop("rotate", "--yes", "--json")
     assert (done.code, done.err, done.json["urls_forgotten"]) == (0, "", 20)
-    assert done.json["count"] == len(bloom) == 1
     assert fields_of(done.json) == asdict(bloom.info()) | {"now": done.json["now"]}
     assert "1 URL forgotten, 0 remembered" in shop("rotate", "-y").out
 
@@ -44,20 +45,18 @@ def test_rotate_needs_a_window(shop: Call, client: Redis) -> None:
 def test_clear(shop: Call, client: Redis) -> None:
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))
+    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
     done = shop("clear")
     assert (done.code, done.out, len(bloom)) == (2, "", 20)
-    assert "forgets its 20 URLs? There is no terminal to ask at" in done.err
+    assert "forgets its 20 URLs and 1 claim? There is no terminal to ask at" in done.err
     done = shop("clear", "--yes", "--json")
     assert (done.code, done.err, done.json["urls_forgotten"]) == (0, "", 20)
     assert done.json["count"] == len(bloom) == 0
-    assert "0 URLs forgotten, 0 remembered" in shop("clear", "-y").out
-    bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
-    assert "forgets its 0 URLs and 1 claim? There is no terminal" in shop("clear").err
-    assert shop("clear", "-y").code == 0
     assert client.keys("*:claims") == []
+    assert "0 URLs forgotten, 0 remembered" in shop("clear", "-y").out
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("YES\n", 0), ("\n", 1), ("", 1)])
+@pytest.mark.parametrize(("answer", "code"), [("YES\n", 0), ("\n", 1), ("", 1)])
 def test_confirmation(
     shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:
@@ -72,22 +71,13 @@ def test_confirmation(
     assert len(bloom) == code
 
 
-# -- delete --
-
-
-@pytest.fixture
-def bloom(client: Redis) -> BloomFilter:
-    """A filter with URLs and a claim; another filter is on the server, too."""
+def test_delete_says_what_it_deletes_and_deletes_that(
+    shop: Call, client: Redis, server: Server
+) -> None:
     BloomFilter(client, "other").add("kept")
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))
     bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
-    return bloom
-
-
-def test_it_says_what_it_deletes_and_deletes_that(
-    shop: Call, client: Redis, bloom: BloomFilter, server: Server
-) -> None:
     before = everything(client)
     done = shop("delete")
     assert (done.code, done.out) == (2, "")
@@ -95,17 +85,11 @@ def test_it_says_what_it_deletes_and_deletes_that(
     assert "with 20 URLs (" in done.err
     assert "MiB) and 1 claim? There is no terminal to ask at: add --yes" in done.err
     assert everything(client) == before
+    told = {"address": server.unix_url, "name": "default", "key": KEY, "claims": 1}
     memory = bloom.info().memory
     done = shop("delete", "--yes", "--json")
     assert (done.code, done.err) == (0, "")
-    assert done.json == {
-        "address": server.unix_url,
-        "name": "default",
-        "key": KEY,
-        "urls_forgotten": 20,
-        "memory": memory,
-        "claims": 1,
-    }
+    assert done.json == told | {"urls_forgotten": 20, "memory": memory}
     assert not client.keys(f"{{{KEY}:*")
     assert "kept" in BloomFilter(client, "other")
 
@@ -117,3 +101,87 @@ def test_what_cannot_be_read_is_deleted_too(shop: Call, client: Redis) -> None:
     done = shop("delete", "-y", "--json")
     assert (done.code, done.json["urls_forgotten"]) == (0, None)
     assert contents(client) == {}
+
+
+@pytest.fixture
+def stored(client: Redis) -> BloomFilter:
+    bloom = BloomFilter(client, KEY, capacity=1000, window="6 months")
+    bloom.extend(fingerprints(URLS))
+    return bloom
+
+
+def test_what_is_stored_is_shown_beside_the_projects(
+    shop: Call, client: Redis, stored: BloomFilter
+) -> None:
+    before = everything(client)
+    settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_MAX_MEMORY": "1 GiB"}
+    (document,) = shop("settings", "--json", **settings).json["filters"]
+    found = document["settings"]
+    assert found["BLOOM_RECRAWL_AFTER"] == {"stored": "6 months", "project": "2 days"}
+    assert found["BLOOM_CAPACITY"] == {"stored": 1000, "project": 1_000_000}
+    assert found["BLOOM_MAX_MEMORY"] == {"stored": None, "project": 1 << 30}
+    text = " ".join(shop("settings", **settings).out.split())
+    for part in (
+        "BLOOM_RECRAWL_AFTER 6 months 2 days",
+        "BLOOM_CAPACITY 1,000 1,000,000",
+        "BLOOM_MAX_MEMORY none 1,073,741,824",
+        "BLOOM_ERROR_RATE 1e-05 1e-05",
+        "a crawl refuses to open the filter",
+        'set BLOOM_RECRAWL_AFTER = "6 months" and BLOOM_ROTATE_EVERY = "1 month"',
+        "scrapy bloom settings --apply",
+    ):
+        assert part in text
+    assert everything(client) == before
+
+
+def test_a_shorter_window_is_applied_if_the_user_agrees(
+    shop: Call, client: Redis, stored: BloomFilter
+) -> None:
+    settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_CAPACITY": 1000}
+    before = everything(client)
+    done = shop("settings", "--apply", "--yes", BLOOM_BLOCKS=5)
+    assert done.code == 2
+    assert "remove BLOOM_BLOCKS to use the filter as it is" in done.err
+    done = shop("settings", "--apply", **settings)
+    assert done.code == 2
+    assert "BLOOM_RECRAWL_AFTER = 2 days" in done.err
+    assert "which forgets 0 of its URLs at once" in done.err
+    assert everything(client) == before
+    done = shop("settings", "--apply", "--yes", **settings)
+    assert done.code == 0
+    assert "refuses" not in done.out
+    info = stored.info()
+    assert (info.window, info.capacity) == ("2 days", 1000)
+    again = everything(client)
+    assert shop("settings", "--apply", **settings).code == 0  # there is nothing to ask
+    assert everything(client) == again
+
+
+def test_what_is_applied_is_no_run(shop: Call, client: Redis) -> None:
+    for run in "ab":
+        BloomFilter(client, KEY, window="3 runs", run=run).add(run)
+    settings = {"BLOOM_RECRAWL_AFTER": "2 runs", "BLOOM_RUN": "c"}
+    assert shop("settings", "--apply", "--yes", **settings).code == 0
+    info = BloomFilter(client, KEY).info()
+    assert (info.window, info.count) == ("2 runs", 2)
+    assert [generation.run for generation in info.generations] == [1, 0]
+
+
+# -- the rule, in the library --
+
+
+def test_to_forget_earlier_is_refused_and_the_rest_is_applied(
+    client: Redis, stored: BloomFilter
+) -> None:
+    """Which windows forget earlier: unit/test_schedule.py."""
+    before = everything(client)
+    message = r"is stored with `window` = .6 months. and .* earlier: open it once"
+    refused: list[dict[str, Any]] = [{"window": "5 months"}, {"window": "6 runs", "run": "1"}]
+    for options in refused:
+        with pytest.raises(FilterMismatchError, match=message):
+            BloomFilter(client, KEY, on_difference=EXTEND, **options).open()
+    assert everything(client) == before
+    BloomFilter(client, KEY, on_difference=EXTEND, window="7 months", capacity=5).open()
+    assert (stored.info().window, stored.info().capacity) == ("7 months", 5)
+    BloomFilter(client, KEY, on_difference=KEEP, window="1 day", capacity=6).open()
+    assert (stored.info().window, stored.info().capacity) == ("7 months", 5)

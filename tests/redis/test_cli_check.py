@@ -14,28 +14,21 @@ from scrapy_bloom.cli import check
 from scrapy_bloom.fingerprinter import versioned
 
 
-def two_generations(client: Redis) -> BloomFilter:
-    fingerprinter = "scrapy.utils.request.RequestFingerprinter"
-    first = BloomFilter(client, KEY, window="3 runs", run="a", fingerprinter=fingerprinter)
-    first.extend(fingerprints(URLS[:2]))
-    second = BloomFilter(client, KEY, window="3 runs", run="b")
-    second.extend(fingerprints(URLS[2:4]))
-    return second
-
-
 def test_check_of_two_generations(shop: Call, client: Redis) -> None:
-    bloom = two_generations(client)
+    for run, urls in ("a", URLS[:2]), ("b", URLS[2:4]):
+        bloom = BloomFilter(client, KEY, window="3 runs", run=run)
+        bloom.extend(fingerprints(urls))
     before = everything(client)
     asked = [URLS[0], URLS[9], URLS[3]]
     done = shop("check", "--json", *asked)
+    text = shop("check", *asked)
     assert everything(client) == before
-    assert (done.code, done.err) == (1, "")
+    assert done.code == 1
     answers = done.json["answers"]
     assert [answer.pop("url") for answer in answers] == asked
     assert {answer.pop("name") for answer in answers} == {"default"}
     items = fingerprints(asked)
     assert [fields_of(answer) for answer in answers] == [asdict(bloom.find(i)) for i in items]
-    text = shop("check", *asked)
     assert [line.split()[0] for line in text.out.splitlines()[1:]] == ["seen", "new", "seen", "2"]
     assert "in a later run" in text.out
     assert shop("check", *URLS[:4]).code == 0
@@ -60,31 +53,23 @@ def test_check_of_versions(shop: Call, client: Redis) -> None:
 def test_check_reads_any_number_of_urls_from_stdin(
     shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Other lines are skipped. What is a URL: unit/test_lines.py."""
     monkeypatch.setattr(check, "BATCH", 8)
     BloomFilter(client, KEY).extend(fingerprints(URLS))
-    lines = "\n\n".join([*URLS, "https://example.com/new"])
-    give(monkeypatch, lines.encode())
+    urls = [*URLS, "https://example.com/new"]
+    give(monkeypatch, "\n\n".join([*urls, "no url", "\0", f"{URLS[0]}\r{URLS[1]}"]).encode())
     done = shop("check", "-", "--json")
     assert done.code == 1
-    assert [answer["url"] for answer in done.json["answers"]] == lines.split()
+    assert [answer["url"] for answer in done.json["answers"]] == urls
     assert sum(answer["seen"] for answer in done.json["answers"]) == 20
+    assert len(done.err.splitlines()) == 3
+    assert "\r" not in done.err
     give(monkeypatch, b"")
     done = shop("check", "-", "--json")
     assert (done.code, done.json["answers"]) == (0, [])
-
-
-def test_check_skips_lines_that_are_no_urls(
-    shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All other lines are checked. What is a URL: unit/test_lines.py."""
-    BloomFilter(client, KEY).extend(fingerprints(URLS))
-    no_urls = ["no url", "\0", f"{URLS[0]}\r{URLS[1]}"]
-    give(monkeypatch, "\n".join([URLS[0], *no_urls, *URLS[1:3]]).encode())
-    done = shop("check", "-")
-    assert done.code == 1
-    assert "\r" not in done.out + done.err
-    assert "3 of 6 are seen" in done.out
-    assert len(done.err.splitlines()) == 3
+    for arguments, says in ([], "give URLs to check"), ([*URLS[:1], "nonsense"], "is no URL"):
+        done = shop("check", *arguments)
+        assert (done.code, says in done.err) == (2, True)
 
 
 def test_check_follows_the_rules_of_windows(shop: Call, client: Redis) -> None:
@@ -99,14 +84,6 @@ def test_check_follows_the_rules_of_windows(shop: Call, client: Redis) -> None:
     ]
     assert shop("check", URLS[0], "--window", "1-day", **settings).code == 1
     assert shop("check", URLS[1], "--key", KEY, **settings).code == 1
-
-
-@pytest.mark.parametrize("arguments", [[], ["https://example.com", "nonsense"]])
-def test_check_of_what_is_no_url(shop: Call, client: Redis, arguments: list[str]) -> None:
-    BloomFilter(client, KEY).open()
-    done = shop("check", *arguments)
-    assert done.code == 2
-    assert ("is no URL" if arguments else "give URLs to check") in done.err
 
 
 def test_check_knows_what_is_claimed_and_what_has_failed(shop: Call, client: Redis) -> None:

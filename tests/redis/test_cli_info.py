@@ -1,15 +1,23 @@
-"""``scrapy bloom info``: what it says of filters, blocks and generations."""
+"""``scrapy bloom info``, ``list`` and ``plan``: what they say of filters and forecast."""
 
+import json
+import re
 from dataclasses import asdict
+from itertools import count, islice
 from typing import Any
 
 import pytest
+import redis
 from redis import Redis
-from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints
+from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints, register
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.forecast import forecast
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ledger import pack
+from scrapy_bloom.bloom.model.schedule import parse_span
+from scrapy_bloom.bloom.options import DEFAULTS, FilterOptions
 
 
 def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: Redis) -> None:
@@ -19,8 +27,7 @@ def test_info_is_that_of_the_library_and_changes_nothing(shop: Call, client: Red
     before = everything(client)
     # Settings that differ from the stored ones are for crawls to apply.
     settings = {"BLOOM_CAPACITY": 77, "BLOOM_RECRAWL_AFTER": "1 year", "BLOOM_BLOCKS": 5}
-    done = shop("info", "--json", **settings)
-    text = shop("info", **settings)
+    done, text = shop("info", "--json", **settings), shop("info", **settings)
     assert everything(client) == before
     assert (done.code, done.err) == (0, "")
     (document,) = done.json["filters"]
@@ -51,14 +58,13 @@ def test_info_says_from_when_new_sizes_hold(
     shop: Call, client: Redis, window: str, since: str
 ) -> None:
     """And what the layers are that are there, which new sizes do not change."""
-    settings: dict[str, Any] = {"window": window, "run": "1"}
-    bloom = BloomFilter(client, KEY, capacity=1000, **settings)
-    bloom.extend(fingerprints(URLS))
-    sizes: dict[str, Any] = {"capacity": 10_000_000, "error_rate": 1e-9}
-    BloomFilter(client, KEY, **sizes, **settings).open()
+    bloom = BloomFilter(client, KEY, capacity=1000, window=window, run="1", counting=True)
+    bloom.open()
+    BloomFilter(client, KEY, capacity=10_000_000, error_rate=1e-9, window=window, run="1").open()
     info = bloom.info()
     assert not info.has_configured_sizes
     text = " ".join(shop("info").out.split())
+    assert "4-bit counters, 4 times the memory of bits" in text
     assert f"room for {info.generations[0].capacity:,} in the active generation" in text
     new = "new sizes 10,000,000 URLs a generation, an error rate of 1e-09: from the next "
     assert new + since in text
@@ -69,39 +75,24 @@ def test_info_says_from_when_new_sizes_hold(
 
 
 def test_info_measures(shop: Call, client: Redis) -> None:
-    assert shop("info", "--measure").code == 1
     bloom = BloomFilter(client, KEY, capacity=500, error_rate=0.5, growth=0)
     bloom.extend(f"{number}" for number in range(500))
     before = everything(client)
-    (document,) = shop("info", "--json", "--measure", "2_000").json["filters"]
-    measured = document["measured"]
+    measured = shop("info", "--json", "--measure", "2_000").json["filters"][0]["measured"]
     assert measured["probes"] == 2_000
     assert 0 < measured["low"] < measured["rate"] == measured["seen"] / 2_000 < measured["high"] < 1
-    assert "of all new URLs are hidden now" in " ".join(
-        shop("info", "--measure", "500").out.split()
-    )
+    text = " ".join(shop("info", "--measure", "500").out.split())
+    assert "of all new URLs are hidden now" in text
     assert everything(client) == before
 
 
-def test_of_a_counting_filter_memory_is_told(shop: Call, client: Redis) -> None:
-    BloomFilter(client, KEY, capacity=1000, counting=True).extend(fingerprints(URLS))
-    for text in (shop("plan", "--capacity", "1000", "--counting", "1").out, shop("info").out):
-        assert "4-bit counters, 4 times the memory of bits" in text
-    (document,) = shop("info", "--json").json["filters"]
-    assert document["counting"]
-    assert "counter" not in shop("plan").out
-    assert "write-all" in shop("plan", "--counting", "1", "--ring", "write-all").err
-
-
-@pytest.mark.parametrize("is_listed", [True, False])
-def test_no_command_shows_seeds(shop: Call, client: Redis, is_listed: bool) -> None:
+def test_no_command_shows_seeds(shop: Call, client: Redis) -> None:
     """Only a file of ``export`` has them."""
     bloom = BloomFilter(client, KEY)
     bloom.extend(fingerprints(URLS))
-    settings = {"BLOOM_SEEDS": [*bloom.seeds]} if is_listed else {}
-    for command in ("info", "info --measure 10", "plan", f"check {URLS[0]}", "pending", "rotate"):
-        for form in ([], ["--json"]):
-            done = shop(*command.split(), *form, *(["--yes"] * (command == "rotate")), **settings)
+    for settings in ({}, {"BLOOM_SEEDS": [*bloom.seeds]}):
+        for command in ("info --json", "info --measure 10", "plan", "plan --json", "rotate --yes"):
+            done = shop(*command.split(), **settings)
             assert done.out or done.err
             assert not any(str(seed) in done.out + done.err for seed in bloom.seeds)
 
@@ -120,3 +111,142 @@ def test_the_ledger_is_shown_if_there_is_one(shop: Call, client: Redis) -> None:
     assert "about 1,033 pages in " in shop("info").out
     assert "1,024 of them due" in shop("info").out
     assert everything(client) == before
+
+
+def test_all_filters_are_listed_and_nothing_changes(shop: Call, client: Redis) -> None:
+    """What only looks like parts of filters is skipped."""
+    assert shop("list").out.startswith("0 filters on ")
+    first = BloomFilter(client, "shop:bloom", capacity=1000, window="3 months")
+    first.extend(fingerprints(URLS))
+    BloomFilter(client, "shop:bloom:news", window="2 runs", run="1").open()
+    BloomFilter(client, "other project:\u00fc", blocks=2).open()
+    client.delete("{other project:\u00fc:0}:header")
+    client.hset("{a:0}:header", "id", "x")
+    client.set("{b:0}:header", "a string")
+    client.zadd("{d:3}:ring", {"a zset": 1})
+    client.hset("{e{f:0}:header", "id", "x")
+    before = everything(client)
+    done, text = shop("list", "--json"), shop("list")
+    assert everything(client) == before
+    assert (done.code, done.err, text.code) == (0, "", 0)
+    filters = {found["key"]: found for found in done.json["filters"]}
+    assert [*filters] == ["shop:bloom", "shop:bloom:news"]
+    assert done.json["skipped"] == 5, "one has lost its header"
+    assert filters["shop:bloom"]["count"] == 20
+    assert filters["shop:bloom"]["closes"] == first.info().generations[0].closes
+    assert filters["shop:bloom"]["workers"]["alive"] == 0
+    lines = text.out.splitlines()
+    assert lines[0].startswith("2 filters on unix://")
+    assert lines[2].split() == [
+        *("window", "generations", "capacity", "URLs", "fill", "memory", "rotates", "(UTC)"),
+        *("last", "worker", "key"),
+    ]
+    assert lines[3].split()[:5] == ["3", "months", "1", "1,000", "20"]
+    assert lines[3].endswith("  shop:bloom")
+    assert "by runs" in lines[4]
+    assert "5 with keys like a filter's are none, or cannot be read: skipped" in text.out
+
+
+def test_workers(shop: Call, client: Redis) -> None:
+    bloom = BloomFilter(client, "k")
+    bloom.open()
+    register(bloom, 60)
+    register(bloom, 60)
+    (found,) = shop("list", "--json").json["filters"]
+    assert found["workers"]["alive"] == 2
+    assert found["workers"]["until"] > found["now"]
+    assert "2 alive" in shop("list").out
+    for member, until in zip(client.zrange("{k:0}:heartbeats", 0, -1), (10**9, 0), strict=True):
+        client.execute_command("ZADD", "{k:0}:heartbeats", until, member)
+    assert "2001-09-09 01:46" in shop("list").out
+
+
+def test_of_a_cluster_all_primaries_are_read(
+    call: Call, cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
+    names = [f"f{number}" for number in range(8)]
+    for name in names:
+        BloomFilter(cluster, name, blocks=1).open()
+    keys = [node.client().dbsize() for node in nodes]
+    assert all(keys), "each node has some"
+    url = f"redis+cluster://127.0.0.1:{nodes[1].port}"
+    done = call("list", "--json", BLOOM_REDIS_URL=url)
+    assert [found["key"] for found in done.json["filters"]] == names
+
+
+def wanted(**parameters: Any) -> dict[str, Any]:
+    asked = FilterOptions(**parameters)
+    return asdict(forecast(asked.new_header(), asked.config(DEFAULTS)))
+
+
+def test_plan_shows_the_defaults(call: Call) -> None:
+    done = call("plan")
+    assert done.code == 0
+    assert "A filter for 1,000,000 URLs a generation at an error rate of 1e-05" in done.out
+    facts = dict(re.findall(r"  (\S.*?)  +(\S.*?) *\n", done.out))
+    assert facts["hash functions (k)"] == "18"
+    assert facts["window"] == "never forgets"
+    assert facts["bits per URL"] == "25.8 at capacity"
+    rows = [line.split() for line in done.out.splitlines()[-3:]]
+    assert [row[0] for row in rows] == ["1,000,000", "2,000,000", "3,000,000"]
+
+
+def test_plan_takes_the_projects_settings_and_options_override_them(call: Call) -> None:
+    project = {"BLOOM_CAPACITY": 5000, "BLOOM_RECRAWL_AFTER": "5 months", "BLOOM_BLOCKS": "4"}
+    document = call("plan", "--json", **project).json
+    expected = wanted(capacity=5000, window=parse_span("", "5 months"), blocks=4)
+    assert document == json.loads(json.dumps(expected))
+    document = call(
+        *("plan", "--json", "--capacity", "1e4", "--recrawl-after", "6 weeks"),
+        *("--rotate-every", "1 week", "--blocks", "2", "--seeds", "7", "--max-memory", "1_000_000"),
+        **project,
+    ).json
+    assert document["recrawl"] == "5 to 6 weeks later"
+    assert (document["capacity"], document["max_memory"]) == (10_000, 1_000_000)
+    assert (document["blocks"], document["num_hashes"], document["generations"]) == (2, 7, 6)
+    assert "4-bit counters, 4 times the memory of bits" in call("plan", "--counting", "1").out
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_growth_is_what_a_real_filter_does(client: redis.Redis, ring: str) -> None:
+    parameters: dict[str, Any] = {"capacity": 250, "error_rate": 1e-2, "blocks": 1, "ring": ring}
+    load = wanted(**parameters, window=parse_span("", "3 runs"))["loads"][2]
+    items = map(str, count())
+    for run in range(3):
+        bloom = BloomFilter(client, "k", **parameters, window="3 runs", run=str(run))
+        share = 750 // (3 if ring == "write-all" else 1)
+        while share > 0:
+            share -= bloom.extend(islice(items, share))
+    info = bloom.info()
+    assert load["memory"] >= info.memory >= 0.5 * load["memory"]
+    assert info.estimated_error_rate == pytest.approx(load["error_rate"], rel=0.2)
+    bits = 8 * load["memory"] / (750 * (1 if ring == "write-all" else 3))
+    assert load["bits_per_url"] == pytest.approx(bits)
+
+
+def test_growth_ends_at_the_limits() -> None:
+    rotating, limited = (
+        wanted(window=parse_span("", "3 months"), **limit)["loads"]
+        for limit in ({"growth": 0}, {"max_memory": 20_000_000})
+    )
+    for loads in (rotating, limited):
+        assert [load["has_room"] for load in loads] == [True, False, False]
+    assert limited[2]["memory"] == 20_000_000
+
+
+def test_capacities_for_sites(call: Call) -> None:
+    for options, in_all, capacity in (
+        ("--urls 1000 --new-a-month 100", 2200, 2200),
+        ("--urls 1234 --recrawl-after never", 1234, 1300),
+        ("--urls 6000 --recrawl-after 3runs", 6000, 2000),
+        ("--urls 1000 --new-a-month 100 --recrawl-after 3months --growth 0", 1300, 1100),
+        ("--urls 1000 --new-a-month 100 --recrawl-after 3months --ring write-all", 1300, 1300),
+        ("--urls 99 --new-a-month 10000 --recrawl-after 36h", 592, 300),
+    ):
+        document = call("plan", "--json", *options.split()).json
+        assert (document["site"]["in_all"], document["capacity"]) == (in_all, capacity)
+    text = call("plan", "--urls", "10M", "--new-a-month", "500k", "--recrawl-after", "6 months").out
+    assert "URLs in all  13,000,000 in 6 months" in text
+    assert "BLOOM_CAPACITY = 2_200_000 (URLs a generation)" in text
+    done = call("plan", "--urls", "3000", "--recrawl-after", "3 runs", "--new-a-month=9")
+    assert "--new-a-month needs a window of time" in done.err

@@ -1,24 +1,24 @@
-"""``scrapy bloom migrate``: every entry is seen afterwards, whatever happens in between."""
+"""``scrapy bloom migrate``: every entry is seen afterwards, whatever happens; and its sources."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from redis import Redis
+from redis import Redis, RedisCluster
 from scrapy import Request
-from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as RedisDupeFilter
 from support.cli import KEY, SECRET, Call, Own, Shop, give
 from support.servers import Server, contents
 
-from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.cli import migrate
 from scrapy_bloom.cli.migrate import Items, Target
-from scrapy_bloom.migrate import SetSource
+from scrapy_bloom.migrate import SeenSource, SetSource, Source
 
 OURS = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
 SET = "shop:dupefilter"
@@ -31,8 +31,7 @@ def digest(number: int) -> bytes:
 
 def fill(client: Redis, count: int, key: str = SET) -> None:
     """Make a SET of fingerprints."""
-    for start in range(0, count, 10_000):
-        client.sadd(key, *(digest(n).hex() for n in range(start, min(count, start + 10_000))))
+    client.sadd(key, *(digest(number).hex() for number in range(count)))
 
 
 def filters(client: Redis) -> dict[bytes, object]:
@@ -41,8 +40,8 @@ def filters(client: Redis) -> dict[bytes, object]:
     return {key: (value, client.expiretime(key.decode())) for key, value in found.items()}
 
 
-def are_seen(client: Redis, numbers: Iterable[int], key: str = KEY) -> bool:
-    return all(BloomFilter(client, key).contains([digest(number) for number in numbers]))
+def are_seen(client: Redis, numbers: Iterable[int]) -> bool:
+    return all(BloomFilter(client, KEY).contains([digest(number) for number in numbers]))
 
 
 @pytest.fixture
@@ -51,60 +50,27 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrapy_bloom.migrate.SCANNED", 40)
 
 
-def at_call(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:
-    """Do something before the n-th scan of the SET."""
-    scans = count(1)
-    call = SetSource._call
-
-    def disturbed(self: SetSource, command: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if command.__name__ == "sscan" and next(scans) == number:
-            action()
-        return call(self, command, *args, **kwargs)
-
-    monkeypatch.setattr(SetSource, "_call", disturbed)
-
-
-def raise_interrupt() -> None:
-    raise KeyboardInterrupt
-
-
 # -- from a SET --
 
 
 def test_what_scrapy_redis_has_seen_a_crawl_has_seen(
-    move: Call, server: Server, client: Redis
+    move: Call, shop: Call, server: Server, client: Redis
 ) -> None:
-    requests = [
-        *(Request(url) for url in URLS),
-        Request("https://example.com/?b=2&a=1#c"),
-        Request("https://example.com/form", method="POST", body=b"x=1"),
-    ]
     theirs = RedisDupeFilter(client, SET)
-    assert not any(map(theirs.request_seen, requests))
+    assert not any(theirs.request_seen(Request(url)) for url in URLS)
     done = move("--from-set", "--json")
     assert (done.code, done.err) == (0, "")
     report = done.json
     assert report["source"] == f"the SET {SET!r} on {server.url}"
     assert report["filters"] == [KEY]
-    assert (report["read"], report["new"], report["skipped"]) == (302, 302, 0)
-    assert (report["checked"], report["seen"]) == (302, 302)
-    settings = {"BLOOM_REDIS_URL": server.url, "REQUEST_FINGERPRINTER_CLASS": OURS}
-    settings["BLOOM_REMEMBER"] = "scheduled"  # without an event loop
-    crawler = get_crawler(Shop, settings_dict=settings)
-    crawler.spider = Shop.from_crawler(crawler)
-    crawler._apply_settings()
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
-    dupefilter.open()
-    try:
-        assert all(map(dupefilter.request_seen, requests))
-        assert not dupefilter.request_seen(Request("https://example.com/new"))
-    finally:
-        dupefilter.close()
-    assert client.scard(SET) == 302
+    assert (report["read"], report["new"], report["skipped"]) == (300, 300, 0)
+    assert (report["checked"], report["seen"]) == (300, 300)
+    assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OURS).code == 0
+    assert client.scard(SET) == 300
     assert BloomFilter(client, KEY).look().header.fingerprinter == OURS
 
 
-def test_a_set_elsewhere_under_another_key(move: Call, client: Redis, any_binary: str) -> None:
+def test_a_set_elsewhere_and_under_other_keys(move: Call, client: Redis, any_binary: str) -> None:
     with Server(any_binary, "--requirepass", SECRET) as other:
         where = f"redis://:{SECRET}@127.0.0.1:{other.port}/3"
         with Redis.from_url(where) as theirs:
@@ -114,9 +80,7 @@ def test_a_set_elsewhere_under_another_key(move: Call, client: Redis, any_binary
         assert done.json["source"] == f"the SET 'my set' on redis://127.0.0.1:{other.port}/3"
         assert SECRET not in done.out + done.err
     assert are_seen(client, range(10))
-
-
-def test_the_key_is_scrapy_redis_s(move: Call, client: Redis) -> None:
+    client.flushall()
     fill(client, 3, "seen/shop")
     assert move("--from-set", SCHEDULER_DUPEFILTER_KEY="seen/%(spider)s").code == 0
     assert are_seen(client, range(3))
@@ -152,8 +116,15 @@ def test_ctrl_c_says_how_many_are_recorded(
 ) -> None:
     """While it records (10), and while it verifies (60)."""
     fill(client, 2_000)
+    scans, call = count(1), SetSource._call
+
+    def interrupted(self: SetSource, command: Any, *args: Any, **options: Any) -> Any:
+        if command.__name__ == "sscan" and next(scans) == batches:
+            raise KeyboardInterrupt
+        return call(self, command, *args, **options)
+
     with monkeypatch.context() as patch:
-        at_call(patch, batches, raise_interrupt)
+        patch.setattr(SetSource, "_call", interrupted)
         done = move("--from-set")
     recorded = len(BloomFilter(client, KEY))
     assert (done.code, 300 <= recorded <= 2_000) == (2, True)
@@ -197,53 +168,42 @@ def test_in_a_window_in_runs_a_migration_is_of_the_latest_run(
     if has_filter:
         BloomFilter(client, KEY, window="2 runs", run="1").open()
     assert move("--from-set", BLOOM_RECRAWL_AFTER="2 runs").code == 0
-    seen = []
-    for run in ("2", "3"):
+    for run, is_seen in ("2", True), ("3", False):
         BloomFilter(client, KEY, window="2 runs", run=run).open()
-        seen.append(are_seen(client, range(3)))
-    assert seen == [True, False]
+        assert are_seen(client, range(3)) is is_seen
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_wrong_usage(move: Call, client: Redis) -> None:
+    fill(client, 1)
+    for arguments, message in (
         (["--from-set", "x"], "there is no SET 'x'"),
         (["--from-set", "--rate", "0"], "--rate is entries per second"),
         (["--from-urls", "x"], "--from-urls 'x' cannot be read: No such file"),
         (["--from-seen", "."], "--from-seen 'requests.seen' cannot be read"),
         (["--from-set", "--from-server", f"redis://:{SECRET}@[h"], "--from-server is not an addr"),
         (["--from-seen", "x", "--from-server", "redis://h"], "--from-server is where the SET"),
-        (["--from-set", "--from-seen", "x"], "not allowed with argument"),
         ([], "one of the arguments --from-set --from-seen --from-urls is required"),
         (["--from-set", "--window", "x", "--key", "k"], "there is no filter 'k:x' on"),
-    ],
-)
-def test_wrong_usage(move: Call, client: Redis, arguments: Sequence[str], message: str) -> None:
-    fill(client, 1)
-    done = move(*arguments)
-    assert done.code == (1 if message.startswith("there is no filter") else 2)
-    assert message in done.err
-    assert SECRET not in done.err
+    ):
+        done = move(*arguments)
+        assert done.code == (1 if message.startswith("there is no filter") else 2)
+        assert message in done.err
+        assert SECRET not in done.err
     assert not client.keys("*bloom*")
-
-
-def test_it_asks_before_it_records(shop: Call, client: Redis, server: Server) -> None:
-    fill(client, 3)
-    project = {"REQUEST_FINGERPRINTER_CLASS": OURS, "REDIS_URL": server.url}
-    done = shop("migrate", "--from-set", **project)
-    assert done.code == 2
-    assert "Record about 3 entries of the SET" in done.err
-    assert "add --yes" in done.err
-    assert client.keys("*bloom*") == []
 
 
 # -- before it begins --
 
 
-def test_a_dry_run_changes_nothing_and_says_what_would_fit(move: Call, client: Redis) -> None:
+def test_it_asks_before_it_records_and_a_dry_run_says_what_would_fit(
+    move: Call, shop: Call, client: Redis, server: Server
+) -> None:
     fill(client, 5_000)
     client.sadd(SET, "x")
-    before = filters(client)
+    done = shop("migrate", "--from-set", REQUEST_FINGERPRINTER_CLASS=OURS, REDIS_URL=server.url)
+    assert done.code == 2
+    assert "Record about 5,001 entries of the SET" in done.err
+    assert "add --yes" in done.err
     done = move("--from-set", "--dry-run", "--json")
     assert done.code == 1
     assert done.json["dry_run"]
@@ -252,7 +212,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_fit(move: Call, client: R
     done = move("--from-set", "--dry-run", BLOOM_CAPACITY=2_000)
     assert "will be made for 2,000 URLs: about 5,001 entries do not fit into one" in done.err
     assert "Set BLOOM_CAPACITY = 5_001 before" in done.err
-    assert filters(client) == before
+    assert filters(client) == {}
     assert not list(Path.cwd().iterdir())
     BloomFilter(client, KEY, capacity=6_000).add_many([digest(number) for number in range(5_000)])
     before = filters(client)
@@ -261,24 +221,22 @@ def test_a_dry_run_changes_nothing_and_says_what_would_fit(move: Call, client: R
     assert filters(client) == before
 
 
-def test_the_rate_is_kept(move: Call, client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_is_kept_until_there_is_no_room(
+    move: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(client, 2_000)
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
     monkeypatch.setattr(migrate, "time", clock)
     done = move("--from-set", "--rate", "500", "--no-verify", "--json")
-    assert done.code == 0
+    assert (done.code, done.json["checked"]) == (0, 0)
     assert slept[-1] == pytest.approx(done.json["read"] / 500)
     assert len(slept) >= 4
-
-
-def test_a_filter_that_has_no_room(move: Call, client: Redis) -> None:
-    fill(client, 3_000)
+    BloomFilter(client, KEY).delete()
     done = move("--from-set", BLOOM_CAPACITY=1_000, BLOOM_GROWTH=0)
-    assert done.code == 2
-    assert "Set BLOOM_CAPACITY = 3_000 before" in done.err
+    assert (done.code, done.out) == (2, "")
+    assert "Set BLOOM_CAPACITY = 2_000 before" in done.err
     assert "is full and cannot grow" in done.err
-    assert done.out == ""
 
 
 # -- from requests.seen --
@@ -292,9 +250,9 @@ class OwnFingerprinter:
 def test_what_scrapy_has_seen_a_crawl_has_seen(move: Call, shop: Call, client: Redis) -> None:
     fingerprinter = OwnFingerprinter()
     fingerprints = [fingerprinter.fingerprint(Request(url)) for url in URLS]
-    data = b"".join(len(one).to_bytes(2, "big") + one for one in fingerprints)
+    data = b"".join(len(one).to_bytes(2, "big") + one for one in fingerprints) + b"cut"
     Path("job").mkdir()
-    Path("job/requests.seen").write_bytes(data + data[:9])
+    Path("job/requests.seen").write_bytes(data)
     project = {"REQUEST_FINGERPRINTER_CLASS": type(fingerprinter)}
     done = move("--from-seen", "job", **project)
     assert done.code == 1
@@ -302,34 +260,30 @@ def test_what_scrapy_has_seen_a_crawl_has_seen(move: Call, shop: Call, client: R
     assert "1 are no fingerprints, and were skipped, such as entry 301" in done.out
     done = move("--from-seen", "job/requests.seen", "--json", **project)
     assert (done.json["read"], done.json["new"], done.json["skipped"]) == (301, 0, 1)
-    assert Path("job/requests.seen").read_bytes() == data + data[:9]
+    assert Path("job/requests.seen").read_bytes() == data
     assert shop("check", *URLS, **project).code == 0
-    assert shop("check", "https://example.com/new", **project).code == 1
     assert "is never found with it" in move("--from-seen", "job").err
 
 
 # -- from URLs --
 
 
-def test_urls_of_a_file(move: Call, shop: Call, client: Redis) -> None:
-    Path("urls").write_text("\n".join([*URLS, "", "no url"]))
-    done = move("--from-urls", "urls", REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter)
+def test_urls_of_a_file_and_of_a_pipe(
+    move: Call, shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "\n".join([*URLS, "", "no url"])
+    Path("urls").write_text(lines)
+    done = move("--from-urls", "urls")
     assert done.code == 1
     assert "1 are no URLs, and were skipped, such as line 302: 'no url' is no URL" in done.out
     assert "Verified: all 300 are seen" in done.out
-    assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter).code == 0
-
-
-@pytest.mark.parametrize("verify", [True, False])
-def test_urls_of_a_pipe(
-    move: Call, shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch, verify: bool
-) -> None:
-    give(monkeypatch, "".join(f"{url}\n" for url in URLS).encode())
-    done = move("--from-urls", "-", "--json", *([] if verify else ["--no-verify"]))
-    assert (done.code, done.err, done.json["source"]) == (0, "", "the standard input")
-    assert (done.json["new"], done.json["checked"]) == (300, 300 if verify else 0)
     assert shop("check", *URLS, REQUEST_FINGERPRINTER_CLASS=OURS).code == 0
-    assert not list(Path.cwd().iterdir())
+    BloomFilter(client, KEY).delete()
+    give(monkeypatch, lines.encode())
+    done = move("--from-urls", "-", "--json")
+    assert (done.json["source"], done.json["skipped"]) == ("the standard input", 1)
+    assert (done.json["new"], done.json["checked"]) == (300, 300)
+    assert [path.name for path in Path.cwd().iterdir()] == ["urls"]
 
 
 def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: Redis) -> None:
@@ -349,3 +303,87 @@ def test_urls_go_where_crawls_look_for_them(move: Call, shop: Call, client: Redi
     assert "BLOOM_RECRAWL_RULES match URLs" in move("--from-set", **rules).err
     assert move("--from-set", "--window", "1-day", **rules).err == ""
     assert len(BloomFilter(client, f"{KEY}:1-day")) == 303
+
+
+# -- sources --
+
+W = "default"
+
+
+def read(source: Source) -> tuple[set[bytes], list[str]]:
+    """Return all that a source has, and what is no fingerprint."""
+    found, wrong = set[bytes](), list[str]()
+    for entry in source.entries():
+        if isinstance(entry, str):
+            wrong.append(entry)
+        else:
+            assert entry[0] == W
+            found.add(entry[1])
+    return found, wrong
+
+
+@pytest.mark.parametrize("count", [1, 3_000])
+def test_all_members_of_a_set(client: Redis, count: int) -> None:
+    """What is no fingerprint loses none."""
+    one = digest(0).hex().encode()
+    others = [b"", b"x", b"\xff\xfe", digest(0), one[:-1], one + b"\n"]
+    fill(client, count)
+    client.sadd(SET, *others)
+    source = SetSource(client, SET, "label", W)
+    assert source.name == "the SET 'shop:dupefilter' on label"
+    assert source.total == count + 6
+    found, wrong = read(source)
+    assert found == {digest(number) for number in range(count)}
+    assert set(wrong) == {repr(other)[:60] for other in others}
+    client.srem(SET, b"")
+    with pytest.raises(StorageError, match=f"{count + 6:,} entries, of which {count + 5:,} are le"):
+        read(source)
+    client.delete(SET)
+    with pytest.raises(StorageError, match="of which 0 are left"):
+        read(source)
+
+
+def test_errors_of_its_server_name_its_options(any_binary: str) -> None:
+    def make(client: Redis, key: str = SET) -> SetSource:
+        return SetSource(client, key, "label", W)
+
+    with Server(any_binary) as server, server.client() as client:
+        fill(client, 3)
+        client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "-sscan")
+        with server.client(username="reader", password="x") as reader:
+            with pytest.raises(StorageError, match="grant the SET's key and .* SSCAN") as caught:
+                read(make(reader))
+            assert "filter" not in str(caught.value)
+        source = make(client)
+        client.delete(SET)
+        client.set(SET, "x")
+        for use in (lambda: read(source), lambda: make(client)):
+            with pytest.raises(StorageError, match="under the SET's key: .*--from-set KEY"):
+                use()
+        remedy = "there is no SET '.*' on label: .*--from-set KEY .*its server with --from-server"
+        with pytest.raises(ConfigurationError, match=remedy):
+            make(client, "none")
+        client.config_set("requirepass", "y")
+        for password in (None, "z"):
+            with server.client(username=password and "default", password=password) as other:
+                with pytest.raises(StorageError, match="in --from-server .or REDIS_URL") as caught:
+                    make(other)
+                assert "BLOOM" not in str(caught.value)
+        server.kill()
+        with pytest.raises(StorageError, match="with --from-server .or REDIS_URL") as caught:
+            make(client)
+        assert "BLOOM" not in str(caught.value)
+
+
+def test_a_set_on_a_cluster(cluster: RedisCluster) -> None:
+    cluster.sadd(SET, *(digest(number).hex() for number in range(500)))
+    found, _ = read(SetSource(cluster, SET, "label", W))
+    assert found == {digest(number) for number in range(500)}
+
+
+def test_requests_seen_that_is_written_to_is_read_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "requests.seen"
+    path.write_bytes(b"0a\n")
+    source = SeenSource(path, W)
+    path.write_bytes(b"0b\n0c\n")
+    assert read(source) == ({b"\x0a"}, [])

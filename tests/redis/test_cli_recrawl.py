@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,17 +43,10 @@ def recrawl(call: Call, server: Server) -> Call:
     return recrawl
 
 
-def claims(client: Redis) -> dict[str, str]:
-    return {
-        field.decode(): value.decode()
-        for key in client.keys("*:claims")
-        for field, value in client.hgetall(key).items()
-    }
-
-
 def left(client: Redis) -> dict[str, Any]:
     """Return the requests by URL."""
-    requests = [json.loads(claim.split(" ", 4)[4]) for claim in claims(client).values()]
+    claims = [claim for key in client.keys("*:claims") for claim in client.hvals(key)]
+    requests = [json.loads(claim.decode().split(" ", 4)[4]) for claim in claims]
     return {request["url"]: request for request in requests}
 
 
@@ -65,16 +57,14 @@ def test_a_url_is_left_with_its_request(recrawl: Call, bloom: BloomFilter, clien
     assert (done.code, done.err) == (0, "")
     line, total = done.out.splitlines()
     assert line == f"will be crawled  {URL}"
-    left_for = (
-        ": 1 URL is left for the next crawl of 'shop', or one that runs now. They go to parse: "
-    )
-    assert total.endswith(left_for + "--callback names another method")
-    ((field, claim),) = claims(client).items()
-    owner, _, time, attempt, request = claim.split(" ", 4)
-    assert (field, owner, attempt) == (item.hex(), workers.failed_id("shop"), "0")
+    assert ": 1 URL is left for the next crawl of 'shop', or one that runs now. They go" in total
+    (key,) = client.keys("*:claims")
+    ((field, claim),) = client.hgetall(key).items()
+    owner, _, time, attempt, request = claim.decode().split(" ", 4)
+    assert (field.decode(), owner, attempt) == (item.hex(), workers.failed_id("shop"), "0")
     assert int(time) <= int(client.time()[0])
-    expected = {"url": URL, "dont_filter": True, "meta": {"bloom_claims": {f"default:{field}": 0}}}
-    assert json.loads(request) == expected
+    meta = {"bloom_claims": {f"default:{item.hex()}": 0}}
+    assert json.loads(request) == {"url": URL, "dont_filter": True, "meta": meta}
     assert item in bloom
     before = left(client)
     done = recrawl(f"{URL}#fragment", "--json")
@@ -85,25 +75,22 @@ def test_a_url_is_left_with_its_request(recrawl: Call, bloom: BloomFilter, clien
         assert left(client)[URL]["callback"] == callback
 
 
-@pytest.mark.parametrize("name", ["nothing", "not_a_method", "__init__", "from_crawler", "closed"])
-def test_a_callback_that_the_spider_lacks_is_refused(
-    recrawl: Call, bloom: BloomFilter, client: Redis, name: str
-) -> None:
-    done = recrawl(URL, "--callback", name)
-    assert (done.code, done.out) == (2, "")
-    assert f"--callback: callback {name!r} is not a method of the spider 'shop'" in done.err
-    assert not claims(client)
-
-
-def test_which_spider_must_be_clear(recrawl: Call, bloom: BloomFilter) -> None:
-    """Also where all spiders share the filter: only one of them takes the URL over."""
-    done = recrawl(URL, spiders=(Parsing, Own), BLOOM_KEY=KEY)
-    assert (done.code, done.out) == (2, "")
-    assert "--spider (there are: own, shop)" in done.err
-    assert recrawl(URL, "--spider", "shop", spiders=(Parsing, Own), BLOOM_KEY=KEY).code == 0
-    done = recrawl()
-    assert done.code == 2
-    assert "give URLs to crawl again, a file of them with --file, or --failed" in done.err
+def test_what_is_not_clear_is_refused(recrawl: Call, bloom: BloomFilter, client: Redis) -> None:
+    """Where all spiders share the filter, only one of them takes the URL over."""
+    two = {"spiders": (Parsing, Own), "BLOOM_KEY": KEY}
+    run = {"BLOOM_RECRAWL_RULES": [("/a", "run")]}
+    for arguments, settings, code, message in (
+        ([URL, "--callback", "not_a_method"], {}, 2, "callback 'not_a_method' is not a method"),
+        ([URL, "--callback", "closed"], {}, 2, "callback 'closed' is not a method of the spider"),
+        ([URL], two, 2, "--spider (there are: own, shop)"),
+        ([], {}, 2, "give URLs to crawl again, a file of them with --file, or --failed"),
+        ([URL], run, 1, f"{URL!r} has the window 'run' by BLOOM_RECRAWL_RULES"),
+    ):
+        done = recrawl(*arguments, **settings)
+        assert (done.code, done.out) == (code, "")
+        assert message in done.err
+    assert not left(client)
+    assert recrawl(URL, "--spider", "shop", **two).code == 0
 
 
 def test_if_one_line_is_wrong_nothing_is_left(
@@ -111,74 +98,72 @@ def test_if_one_line_is_wrong_nothing_is_left(
 ) -> None:
     before = everything(client)
     long = f"https://example.com/{'x' * 70_000}"
-    lines = [URL, "x", "", f"https://u:{SECRET}@/", "\ttab\tin\t", "\udcff", long]
-    lines += ["example.com", "ftp://example.com/", "http://", "http://[x/", "file:///etc/passwd"]
-    text = "\n".join(lines).encode("utf-8", "surrogateescape")
-    give(monkeypatch, text)
+    lines = [
+        URL,
+        "x",
+        "",
+        f"https://u:{SECRET}@/",
+        "\udcff",
+        long,
+        "ftp://example.com/",
+        "http://[x/",
+    ]
+    give(monkeypatch, "\n".join(lines).encode("utf-8", "surrogateescape"))
     done = recrawl("--file", "-")
     assert (done.code, done.out) == (1, "")
     named = re.findall(r"^scrapy bloom: line (\d+): ", done.err, re.MULTILINE)
-    assert named == ["2", *map(str, range(4, 13))]
-    assert "10 URLs are wrong, and none is crawled again" in done.err
+    assert named == ["2", *"45678"]
+    assert "6 URLs are wrong, and none is crawled again" in done.err
     assert "'ftp://example.com/' is no URL of a page" in done.err
     assert SECRET not in done.err
     assert len(done.err) < 3_000
     assert everything(client) == before
 
 
-def test_ten_thousand_urls_take_few_round_trips(
+def many(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
+    """Have the standard input give URLs."""
+    urls = [f"https://example.com/{number}" for number in range(count)]
+    give(monkeypatch, "\n".join(urls).encode())
+    return urls
+
+
+def test_thousands_of_urls_take_few_round_trips(
     recrawl: Call, bloom: BloomFilter, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls = [f"https://example.com/{number}" for number in range(10_000)]
-    give(monkeypatch, "\n".join(urls).encode())
-    sent = count_calls(monkeypatch)
-    done = recrawl("--file", "-", "--json")
-    assert (done.code, done.json["left"], done.json["claimed"]) == (0, 10_000, 0)
-    assert [one["url"] for one in done.json["urls"]] == urls
-    assert left(client).keys() == set(urls)
-    assert 10 <= sent() <= 60
-
-
-def count_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Count rounds of calls; return what tells how many."""
-    replies, count = BaseDriver._replies, 0
+    urls = many(monkeypatch, 3_000)
+    replies, sent = BaseDriver._replies, list[Any]()
 
     def counted(self: BaseDriver, calls: Any) -> Any:
-        nonlocal count
-        count += 1
+        sent.append(calls)
         return replies(self, calls)
 
     monkeypatch.setattr(BaseDriver, "_replies", counted)
-    return lambda: count
+    done = recrawl("--file", "-", "--json")
+    assert (done.code, done.json["left"], done.json["claimed"]) == (0, 3_000, 0)
+    assert [one["url"] for one in done.json["urls"]] == urls
+    assert left(client).keys() == set(urls)
+    assert 3 <= len(sent) <= 18
 
 
-def test_urls_for_which_there_is_no_room_are_not_left(
+def test_what_is_done_is_told_if_there_is_no_room_or_the_server_fails(
     recrawl: Call, bloom: BloomFilter, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls = [f"https://example.com/{number}" for number in range(5_000)]
-    give(monkeypatch, "\n".join(urls).encode())
+    many(monkeypatch, 2_500)
     done = recrawl("--file", "-", BLOOM_PENDING_MEMORY=300_000)
     assert (done.code, done.out) == (2, "")
     assert "raise BLOOM_PENDING_MEMORY" in done.err
-    assert "of 5,000 URLs are done" in done.err
-    assert 0 < len(left(client)) < 5_000  # each has a request
-
-
-def test_a_server_that_fails_in_between_is_told(
-    recrawl: Call, bloom: BloomFilter, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    urls = [f"https://example.com/{number}" for number in range(2_500)]
-    give(monkeypatch, "\n".join(urls).encode())
-    claim, times = claim_protocol.claim, 0
+    assert "of 2,500 URLs are done" in done.err
+    assert 0 < len(left(client)) < 2_500  # each has a request
+    claim, results = claim_protocol.claim, iter([False, True])
 
     def fail_late(*args: Any, **kwargs: Any) -> Any:
-        nonlocal times
-        times += 1
-        if times == 2:
+        if next(results):
             raise StorageError("no answer")
         return claim(*args, **kwargs)
 
     monkeypatch.setattr(claim_protocol, "claim", fail_late)
+    bloom.clear(claims_only=True)
+    many(monkeypatch, 2_500)
     done = recrawl("--file", "-")
     assert (done.code, done.out) == (2, "")
     assert "1,000 of 2,500 URLs are done, and some of the next ones may be" in done.err
@@ -192,13 +177,7 @@ def test_the_filter_of_each_window_must_exist_before_anything_is_left(
     done = recrawl(URL, "https://example.com/list", **settings)
     assert (done.code, done.out) == (1, "")
     assert "there is no filter 'shop:bloom:1-day'" in done.err
-    assert not claims(client)
+    assert not left(client)
     BloomFilter(client, f"{KEY}:1-day", window="1 day").open()
     done = recrawl(URL, "https://example.com/list", "--json", **settings)
     assert [one["name"] for one in done.json["urls"]] == ["default", "1-day"]
-
-
-def test_a_url_of_the_window_run_is_refused(recrawl: Call, bloom: BloomFilter) -> None:
-    done = recrawl(URL, BLOOM_RECRAWL_RULES=[("/a", "run")])
-    assert (done.code, done.out) == (1, "")
-    assert f"{URL!r} has the window 'run' by BLOOM_RECRAWL_RULES" in done.err

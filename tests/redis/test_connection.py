@@ -12,8 +12,7 @@ import pytest
 import redis
 from redis import Redis
 from scrapy.settings import Settings
-from scrapy_redis.connection import get_redis_from_settings
-from support.polling import until, until_it_works
+from support.polling import until_it_works
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server, free_port
 
@@ -35,26 +34,23 @@ def message(error: BaseException) -> str:
 # -- one command is sent once --
 
 
-@pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.RESET_REPLY])
 def test_a_command_without_a_reply_is_never_repeated(
-    server: Server, client: Redis, kind: Kind, fallback: bool
+    server: Server, client: Redis, kind: Kind
 ) -> None:
     with Proxy(server.port) as proxy:
-        if fallback:
-            settings = Settings(
-                {"REDIS_PORT": proxy.port, "REDIS_PARAMS": {"retry_on_timeout": True}}
-            )
-            connection = connect_scrapy_redis(settings, timeout=0.2)
-        else:
-            connection = connect(proxy.url, timeout=0.2)
-        with closing(connection):
-            until_it_works(connection.client.ping, redis.RedisError)
-            proxy.fault = Fault(kind, times=1)
-            with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
-                connection.client.incr("k")
-            assert proxy.struck == 1
-    assert client.get("k") == b"1"
+        theirs = {"REDIS_PORT": proxy.port, "REDIS_PARAMS": {"retry_on_timeout": True}}
+        for key, connection in (
+            ("ours", connect(proxy.url, timeout=0.2)),
+            ("theirs", connect_scrapy_redis(Settings(theirs), timeout=0.2)),
+        ):
+            with closing(connection):
+                until_it_works(connection.client.ping, redis.RedisError)
+                proxy.fault = Fault(kind, times=1)
+                with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+                    connection.client.incr(key)
+            assert client.get(key) == b"1"
+        assert proxy.struck == 2
 
 
 def test_a_server_that_accepts_nothing_costs_no_more_than_the_timeout(tmp_path: Path) -> None:
@@ -74,30 +70,11 @@ def test_a_server_that_accepts_nothing_costs_no_more_than_the_timeout(tmp_path: 
 # -- addresses --
 
 
-def test_tcp_and_unix(server: Server) -> None:
-    for url in (server.url, server.unix_url):
-        connection = connect(url)
-        assert connection.client.connection_pool._available_connections == []
-        assert connection.client.ping()
-        assert connection.client.echo("x") == b"x"
-        connection.close()
-        connection.close()
-
-
-def test_closing_closes_the_sockets(server: Server, client: Redis) -> None:
-    connection = connect(server.unix_url, params={"client_name": "closing"})
-    connection.client.ping()
-    assert "closing" in [c["name"] for c in client.client_list()]
-    connection.close()
-    until(lambda: "closing" not in [c["name"] for c in client.client_list()], "it is closed")
-
-
 @pytest.mark.parametrize(
     ("url", "expected", "label"),
     [
         ("redis://h", {"host": "h", "port": 6379, "db": 0}, "redis://h:6379/0"),
-        ("redis://h:7/3", {"host": "h", "port": 7, "db": 3}, "redis://h:7/3"),
-        ("redis://[::1]:7", {"host": "::1", "port": 7}, "redis://[::1]:7/0"),
+        ("redis://[::1]:7/3", {"host": "::1", "port": 7, "db": 3}, "redis://[::1]:7/3"),
         ("redis://u:p%40@h", {"username": "u", "password": "p@"}, "redis://h:6379/0"),
         ("redis://:p@q@h", {"username": None, "password": "p@q"}, "redis://h:6379/0"),
         ("redis://h?db=4&client_name=x", {"db": 4, "client_name": "x"}, "redis://h:6379/4"),
@@ -114,24 +91,18 @@ def test_urls(url: str, expected: dict[str, Any], label: str) -> None:
 
 
 BAD_URLS = [
-    *("localhost:6379", "user:SECRET@localhost", "http://:SECRET@localhost", "REDIS://h"),
-    *("redis:h", "redis://", "redis://:6379", "redis://:SECRET@", "redis://u:SECRET@/1"),
+    *("", "user:SECRET@localhost", "http://:SECRET@localhost", "redis:h", "redis://:SECRET@"),
     *("redis://:SECRET@h:port", "redis://:SECRET@h:65536", "redis://:SECRET@h/abc"),
     *("redis://:SECRET@h?db=x", "redis://:SECRET@[::1", "redis://:a/SECRET@h"),
-    *("redis://:SECRET℀@h", "redis://h?password=SECRET&host=x"),
-    *("redis://h?password=SECRET&ssl=true", "redis://h?password=SECRET&what=x"),
-    *("rediss://h?password=SECRET&ssl_cert_reqs=perhaps", "unix://run/s?password=SECRET"),
-    *("unix://", "embedded://dir", "redis+sentinel://h:1/", "redis+sentinel:///s"),
-    *("redis+sentinel://:SECRET@h/s/x", "redis+sentinel://:SECRET@h,/s"),
-    "redis+sentinel://h/s?sentinel_password=SECRET&sentinel_db=1",
+    *("redis://:SECRET℀@h", "redis://h?password=SECRET&host=x", "unix://run/s?password=SECRET"),
+    *("rediss://h?password=SECRET&ssl_cert_reqs=perhaps", "redis+sentinel://:SECRET@h/s/x"),
+    *("redis+sentinel://h:1/", "redis+sentinel://h/s?sentinel_password=SECRET&sentinel_db=1"),
     "redis+sentinel://h/s?sentinel_password=SECRET&sentinel_ssl_cert_reqs=none",
-    *("redis+sentinel://h/s?sentinel_ssl=true&sentinel_ssl_ca_data=SECRET", "redis+cluster://"),
-    *("redis+cluster://:SECRET@h:1,h:0", "redis+cluster://:SECRET@h/1"),
-    *("redis+cluster://h?password=SECRET&what=x", "unix+cluster://:SECRET@h"),
+    *("redis+cluster://:SECRET@h:1,h:0", "redis+cluster://:SECRET@h/1", "unix+cluster://:SECRET@h"),
 ]
 
 
-@pytest.mark.parametrize("url", ["", *BAD_URLS])
+@pytest.mark.parametrize("url", BAD_URLS)
 def test_bad_urls_are_refused_without_a_secret(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         connect(url.replace("SECRET", SECRET))
@@ -144,30 +115,23 @@ def test_bad_urls_are_refused_without_a_secret(url: str) -> None:
     ("name", "value", "remedy"),
     [
         ("socket_timeout", 30, "`timeout`"),
-        ("socket_connect_timeout", 30, "`timeout`"),
         ("retry", None, "repeated"),
-        ("retry_on_timeout", True, "`timeout`"),
-        ("retry_on_error", [], "repeated"),
         ("decode_responses", True, "bytes"),
-        ("encoding", "latin-1", "bytes"),
-        ("encoding_errors", "ignore", "bytes"),
         ("protocol", 3, "RESP2"),
         ("single_connection_client", True, "pool"),
     ],
 )
 def test_reserved_arguments_are_refused(name: str, value: object, remedy: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"`params` sets {name}: .*{remedy}"):
+    message = f"`params` sets {name}: .*{remedy}"
+    with pytest.raises(ConfigurationError, match=message):
         connect("redis://h", params={name: value})
-    with pytest.raises(ConfigurationError, match=f"`params` sets {name}: .*{remedy}"):
+    with pytest.raises(ConfigurationError, match=message):
         connect_scrapy_redis(Settings(), params={name: value})
     with pytest.raises(ConfigurationError, match=rf"`url` .*sets {name}: .*{remedy}"):
         connect(f"redis://h?{name}=1")
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
-def test_the_timeout_is_a_positive_number(timeout: float) -> None:
-    with pytest.raises(ConfigurationError, match="`timeout`"):
-        connect("redis://h", timeout=timeout)
+    for timeout in (0, float("inf"), float("nan")):
+        with pytest.raises(ConfigurationError, match="`timeout`"):
+            connect("redis://h", timeout=timeout)
 
 
 # -- scrapy-redis's settings --
@@ -182,11 +146,10 @@ class Custom(Redis):
     [
         ({"HOST": "h", "PORT": "7", "DB": "2"}, {"host": "h", "port": 7, "db": 2}, "redis://h:7/2"),
         (
-            {"URL": "redis://u:p@a:1/3", "HOST": "b", "PORT": 2},
-            {"host": "a", "port": 1, "db": 3, "username": "u", "password": "p"},
-            "redis://a:1/3",
+            {"URL": "redis://u:p@a/3", "HOST": "b", "PORT": 2},
+            {"host": "a", "port": 2, "db": 3, "username": "u", "password": "p"},
+            "redis://a:2/3",
         ),
-        ({"URL": "redis://a", "PORT": 2}, {"host": "a", "port": 2}, "redis://a:2/0"),
         ({"URL": "redis:///4"}, {"host": "localhost", "db": 4}, "redis://localhost:6379/4"),
         ({"HOST": "::1"}, {"host": "::1"}, "redis://[::1]:6379/0"),
         (
@@ -194,8 +157,7 @@ class Custom(Redis):
             {"host": "b", "db": 1, "password": "p"},
             "redis://b:6379/1",
         ),
-        ({"PARAMS": '{"host": "a"}'}, {"host": "a"}, "redis://a:6379/0"),
-        ({"PARAMS": {"url": "redis://a:2"}}, {"host": "a", "port": 2}, "redis://a:2/0"),
+        ({"PARAMS": '{"url": "redis://a:2"}'}, {"host": "a", "port": 2}, "redis://a:2/0"),
         ({"PARAMS": {"path": "/s", "db": 1}}, {"path": "/s", "db": 1}, "unix:///s?db=1"),
         ({"URL": "unix:///s", "HOST": "h"}, {"path": "/s"}, "unix:///s"),
         (
@@ -204,11 +166,7 @@ class Custom(Redis):
             "rediss://a:6379/0",
         ),
         (
-            {
-                "ENCODING": "latin-1",
-                "DECODE_RESPONSES": True,
-                "PARAMS": {"socket_timeout": 30, "retry_on_timeout": True, "charset": "x"},
-            },
+            {"ENCODING": "latin-1", "DECODE_RESPONSES": True, "PARAMS": {"socket_timeout": 30}},
             {"decode_responses": False, "encoding": "utf-8"},
             "redis://localhost:6379/0",
         ),
@@ -224,20 +182,9 @@ def test_scrapy_redis(given: dict[str, Any], expected: dict[str, Any], label: st
         assert taken["retry"]._retries == 0
 
 
-def test_scrapy_redis_agrees_with_us_on_the_server(server: Server) -> None:
-    settings = Settings({"REDIS_URL": server.url, "REDIS_PORT": 1, "REDIS_PARAMS": {"db": 3}})
-    theirs = get_redis_from_settings(settings)
-    with closing(theirs), closing(connect_scrapy_redis(settings)) as ours:
-        theirs.set("k", "v")
-        assert ours.client.get("k") == b"v"
-        theirs.connection_pool.disconnect()
-
-
-@pytest.mark.parametrize("redis_cls", [Custom, f"{__name__}.Custom"])
-def test_a_class_of_the_users_own(redis_cls: object) -> None:
-    settings = Settings({"REDIS_PARAMS": {"redis_cls": redis_cls}})
+def test_a_class_of_the_users_own() -> None:
+    settings = Settings({"REDIS_PARAMS": {"redis_cls": f"{__name__}.Custom"}})
     with closing(connect_scrapy_redis(settings, params={"db": 5})) as connection:
-        assert isinstance(connection.client, Redis)
         assert type(connection.client).__name__ == "Custom"
         assert arguments(connection.client)["db"] == 5
 
@@ -273,7 +220,8 @@ def test_embedded_without_posix_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         ({"REDIS_PORT": 70000}, "REDIS_PORT"),
         ({"REDIS_DB": -1}, "REDIS_DB"),
         ({"REDIS_PARAMS": f"{SECRET}"}, "REDIS_PARAMS"),
-        *(({"REDIS_PARAMS": {"redis_cls": cls}}, "redis_cls") for cls in ("redis.Rediss", "R", 5)),
+        ({"REDIS_PARAMS": {"redis_cls": "redis.Rediss"}}, "redis_cls"),
+        ({"REDIS_PARAMS": {"redis_cls": 5}}, "redis_cls"),
         ({"REDIS_PARAMS": {"ssl_colour": 5}}, "REDIS_PARAMS"),
     ],
 )
@@ -289,7 +237,7 @@ def test_bad_scrapy_redis_settings_are_named(settings: dict[str, Any], named: st
 
 def explanation(url: str, *command: object, **params: Any) -> str:
     """Run a command that fails and return what we say about it."""
-    with closing(connect(url, timeout=1.0, params=params)) as connection:
+    with closing(connect(url, params=params)) as connection:
         with pytest.raises((redis.RedisError, OSError)) as caught:
             connection.client.execute_command(*command)
         error = explain(caught.value, connection.label)
@@ -305,7 +253,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert "cannot be resolved" in explanation("redis://no-such-host.invalid", "PING")
 
 
-def test_passwords_and_permissions(any_binary: str) -> None:
+def test_what_a_server_refuses(any_binary: str) -> None:
     with Server(any_binary, "--requirepass", SECRET) as guarded:
         url = guarded.url
         assert "requires a password" in explanation(url, "PING")
@@ -314,15 +262,11 @@ def test_passwords_and_permissions(any_binary: str) -> None:
         assert "correct them in the arguments of the client" in text
         with closing(connect(url, params={"password": SECRET})) as connection:
             connection.client.execute_command("ACL", "SETUSER", "a", "on", "nopass", "~k", "+ping")
-        assert "does not let this user" in explanation(
-            url, "GET", "k", username="a", password="any"
-        )
-
-
-def test_a_wrong_type_and_an_unknown_command(server: Server, client: Redis) -> None:
-    client.lpush("k", "v")
-    assert "another `key`" in explanation(server.unix_url, "GET", "k")
-    assert "has no command LOGIN:" in explanation(server.unix_url, "LOGIN", SECRET)
+            connection.client.lpush("k", "v")
+        text = explanation(url, "GET", "k", username="a", password="any")
+        assert "does not let this user" in text
+        assert "another `key`" in explanation(url, "GET", "k", password=SECRET)
+        assert "has no command LOGIN:" in explanation(url, "LOGIN", password=SECRET)
 
 
 @pytest.mark.parametrize(
@@ -334,19 +278,9 @@ def test_a_wrong_type_and_an_unknown_command(server: Server, client: Redis) -> N
         (redis.ConnectionError("max number of clients reached"), "maxclients"),
         (redis.ResponseError("MASTERDOWN Link with MASTER is down"), "lost its primary"),
         (redis.exceptions.MovedError("1 127.0.0.1:1"), "cluster"),
-        (redis.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] bad"), "TLS"),
-        (ConnectionResetError(104, "Connection reset by peer"), "closed the connection"),
-        (TimeoutError("timed out"), "did not answer"),
         # As Redis 6.2.14 answers a script with flags where INFO is forbidden.
         (redis.ResponseError("Error compiling script: near '#'"), "older than Redis 7.0: use"),
         (redis.ResponseError("ERR odd"), "answers ResponseError: ERR odd"),
-        (
-            redis.ResponseError(
-                "Error running script (call to f_0): @user_script:1: @user_script: 1: "
-                "-OOM command not allowed when used memory > 'maxmemory'."
-            ),
-            "maxmemory",
-        ),
     ],
 )
 def test_errors_that_are_hard_to_provoke(error: Exception, part: str) -> None:

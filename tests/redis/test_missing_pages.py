@@ -11,22 +11,8 @@ from support.ledgers import OURS, add, claim, crawl, forget, items, missing_in
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol, ledger_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 
 pytestmark = pytest.mark.each_server
-
-
-def test_a_failed_page_is_kept_when_its_last_try_has_failed(one: BloomFilter) -> None:
-    (page,) = found = items(1)
-    for attempt in range(1, 5):
-        claim(one, found)
-        kept = add(one, found, "HTTP 503", tries=4)
-        assert kept == (attempt == 4)
-        assert len(missing_in(one)) == (attempt == 4)
-        retry = RetryPolicy("-1", 0, 4)
-        one.run(partial(claim_protocol.release, items=found, owner=OURS, failure=retry))
-    (missing,) = missing_in(one)
-    assert (missing.field, missing.times, missing.reason) == (field_of(page), 1, "HTTP 503")
 
 
 def test_a_missing_page_is_counted_once_a_window_and_is_gone_after_two(
@@ -77,15 +63,13 @@ def test_missing_pages_are_noted_up_to_a_bound(
 @pytest.mark.parametrize(
     ("request_", "url"),
     [
-        *(("no JSON", ""), ("[]", ""), ('"x"', ""), ("1", ""), ("null", ""), ("{}", "")),
-        *(('{"url":null}', ""), ('{"url":false}', ""), ('{"url":7}', ""), ('{"url":["x"]}', "")),
-        *(('{"url":{"a":1}}', ""), ('{"url":""}', ""), ("[" * 2_000, ""), ('{"url":"a"', "")),
+        *(("no JSON", ""), ("[]", ""), ("1", ""), ("{}", ""), ('{"url":7}', "")),
+        *(('{"url":{"a":1}}', ""), ("[" * 2_000, "")),
         ('{"url":"http://x/\\u00e9 \\n\\u4e2d"}', "http://x/\u00e9 \n\u4e2d"),
-        (json.dumps({"url": "x" * 60_000}), "x" * 2_000),
         (json.dumps({"url": "x" + "\u4e2d" * 9_000}), "x" + "\u4e2d" * 666),
         (json.dumps({"url": "x" * 2_000}), "x" * 2_000),
     ],
-    ids=range(18),
+    ids=range(10),
 )
 def test_urls_of_odd_requests_are_noted_as_far_as_they_are_urls(
     one: BloomFilter, request_: str, url: str

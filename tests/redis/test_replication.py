@@ -15,6 +15,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 from support.outages import stalled
 from support.replicas import with_replica, with_replicas
+from support.rights import PASSWORD, USER, user_of
 from support.servers import Server
 from support.slots import SlotMove
 
@@ -93,31 +94,25 @@ def test_writes_of_other_connections_are_waited_for(pair: tuple[Server, Server],
         assert not [key for key in other.keys() if b"touch" in key]
 
 
-def test_a_server_without_replicas(server: Server, client: Redis, kind: str) -> None:
+def test_servers_without_replicas_and_users_who_may_not_wait(
+    server: Server, client: Redis, kind: str
+) -> None:
     with waiting(server, kind) as wait:
         assert wait(1, 1) == Acknowledged(0)
-
-
-def test_a_user_who_may_not_wait(server: Server, client: Redis, kind: str) -> None:
-    client.acl_setuser("hasty", enabled=True, nopass=True, keys="*", commands=["+@all", "-wait"])
-    try:
-        with waiting(server, kind, username="hasty", password="any") as wait:
-            replicas, refusal = wait(1, LONG)
-        assert replicas == 0
-        assert "wait" in refusal.lower()
-        assert "permission" in refusal
-    finally:
-        client.acl_deluser("hasty")
-
-
-def test_what_refuses_the_write_is_an_error(server: Server, client: Redis, kind: str) -> None:
-    with waiting(server, kind) as wait:
         client.config_set("min-replicas-to-write", 1)
         try:
             with pytest.raises(StorageError, match="too few of its replicas are connected"):
                 wait(1, SHORT)
         finally:
             client.config_set("min-replicas-to-write", 0)
+    with (
+        user_of(server, "~*", "+@all", "-wait"),
+        waiting(server, kind, username=USER, password=PASSWORD) as wait,
+    ):
+        replicas, refusal = wait(1, LONG)
+    assert replicas == 0
+    assert "wait" in refusal.lower()
+    assert "permission" in refusal
 
 
 @pytest.fixture(scope="module")

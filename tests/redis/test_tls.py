@@ -61,19 +61,21 @@ def secure(tls_server: TLSServer) -> TLSServer:
 # -- what works --
 
 
-def test_an_authority(secure: TLSServer, using: Use) -> None:
-    assert using(secure.url()) == [True, False]
-    assert using(secure.url()) == [False, False]
-
-
-def test_an_authority_in_params(secure: TLSServer, using: Use) -> None:
+def test_an_authority(secure: TLSServer, using: Use, tmp_path: Path) -> None:
     url = secure.url(trusting=False)
-    assert using(url, ssl_ca_certs=str(secure.authority.file)) == [True, False]
+    assert using(secure.url()) == [True, False]
+    assert using(url, ssl_ca_certs=str(secure.authority.file)) == [False, False]
     assert using(url, ssl_ca_data=secure.authority.file.read_text()) == [False, False]
+    assert using(secure.url(trusting=False, ssl_cert_reqs="none")) == [False, False]
+    parts = ("no known authority has signed (certificate verify failed: ", "set ssl_ca_certs to")
+    with refused(*parts, f"rediss://127.0.0.1:{secure.port}/0 has"):
+        using(url)
+    with refused(*parts):
+        using(url, ssl_ca_certs=str(Authority(tmp_path).issue("other").certificate))
 
 
 def test_a_client_certificate(secure: TLSServer, using: Use, tmp_path: Path) -> None:
-    own = secure.client
+    own, other = secure.client, Authority(tmp_path).issue("other")
     both = tmp_path / "both.pem"
     both.write_bytes(own.certificate.read_bytes() + own.key.read_bytes())
     locked = secure.authority.issue("locked", password=SECRET)
@@ -83,58 +85,26 @@ def test_a_client_certificate(secure: TLSServer, using: Use, tmp_path: Path) -> 
         assert using(secure.url(ssl_certfile=both)) == [False, False]
         encrypted: dict[str, Any] = {"ssl_certfile": locked.certificate, "ssl_keyfile": locked.key}
         assert using(secure.url(**encrypted, ssl_password=SECRET)) == [False, False]
+        # The server closes the connection; whether its reason is read before is chance.
+        wrong = secure.url(ssl_certfile=other.certificate, ssl_keyfile=other.key)
+        for url in (secure.url(), wrong):
+            with refused("requires a client certificate", "set ssl_certfile and ssl_keyfile"):
+                using(url)
 
 
-def test_the_host_name_is_checked_unless_the_url_says_otherwise(
-    secure: TLSServer, using: Use
-) -> None:
+def test_what_the_server_presents_is_checked(secure: TLSServer, using: Use) -> None:
     with secure.presenting(secure.authority.issue("elsewhere", address="192.0.2.1")):
         with refused("certificate for another host name (certificate verify failed", "127.0.0.1"):
             using(secure.url())
         with refused("or set ssl_check_hostname=false"):
             using(secure.url(ssl_check_hostname="true"))
         assert using(secure.url(ssl_check_hostname="False")) == [True, False]
-        assert using(secure.url(trusting=False, ssl_cert_reqs="none")) == [False, False]
-
-
-def test_settings_of_scrapy_redis(secure: TLSServer) -> None:
-    params = {"ssl": True, "ssl_ca_certs": str(secure.authority.file)}
-    settings = Settings({"REDIS_PORT": secure.port, "REDIS_HOST": "127.0.0.1"})
-    settings.set("REDIS_PARAMS", params)
-    with closing(connect_scrapy_redis(settings)) as connection:
-        assert connection.client.ping()
-
-
-# -- servers that do not fit --
-
-
-def test_an_unknown_authority(secure: TLSServer, using: Use, tmp_path: Path) -> None:
-    parts = ("no known authority has signed (certificate verify failed: ", "set ssl_ca_certs to")
-    with refused(*parts, f"rediss://127.0.0.1:{secure.port}/0 has"):
-        using(secure.url(trusting=False))
-    with refused(*parts):
-        using(secure.url(trusting=False, ssl_ca_certs=other_authority(tmp_path)))
-
-
-def other_authority(directory: Path) -> Path:
-    """Return the certificate of an authority that has signed nothing of the server's."""
-    return Authority(directory).issue("other").certificate
-
-
-def test_an_expired_certificate(secure: TLSServer, using: Use) -> None:
     parts = "not valid now (certificate verify failed: certificate has expired)", "renew it"
     with secure.presenting(secure.authority.issue("old", days=-1)), refused(*parts):
         using(secure.url())
 
 
-def test_a_client_certificate_is_required(secure: TLSServer, using: Use, tmp_path: Path) -> None:
-    other = Authority(tmp_path).issue("other")
-    with secure.requiring():
-        # The server closes the connection; whether its reason is read before is chance.
-        with refused("requires a client certificate", "set ssl_certfile and ssl_keyfile"):
-            using(secure.url())
-        with refused("requires a client certificate", "set ssl_certfile and ssl_keyfile"):
-            using(secure.url(ssl_certfile=other.certificate, ssl_keyfile=other.key))
+# -- servers that do not fit --
 
 
 def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
@@ -143,23 +113,15 @@ def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
         text = "does not use TLS on this port: use its port for TLS, or redis://"
     with refused(text):
         using(secure.url(secure.server.port), SHORT)
+    # As one answers that is in protected mode, and a web server.
+    denied = b"-DENIED Redis is running in protected mode\r\n"
+    with answering(denied) as port, refused("does not use TLS on this port (", "or redis://"):
+        using(secure.url(port))
 
 
 def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
     with refused("closed the connection", "if it expects TLS, use rediss://"):
         using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
-
-
-def test_a_server_that_answers_without_tls(secure: TLSServer, using: Use) -> None:
-    """As one does that is in protected mode, and a web server."""
-    with (
-        answering(b"-DENIED Redis is running in protected mode\r\n") as port,
-        refused("does not use TLS on this port (", "or redis://"),
-    ):
-        using(secure.url(port))
-
-
-def test_a_server_that_answers_with_an_alert(using: Use) -> None:
     alert = b"\x15\x03\x01\x00\x02\x02\x46"
     with answering(alert, to_greetings=alert) as port, refused("TLS on this port: use redi"):
         using(f"redis://127.0.0.1:{port}/0")
@@ -171,17 +133,15 @@ def test_a_server_that_answers_with_an_alert(using: Use) -> None:
 misconfigured = partial(refused, error=ConfigurationError)
 
 
-@pytest.mark.parametrize("name", ["ssl_ca_certs", "ssl_certfile"])
-def test_files_that_are_no_certificates(name: str, tmp_path: Path) -> None:
+def test_files_that_are_no_certificates(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no certificate")
-    for path, problem in [
-        (tmp_path / "none.pem", "does not exist"),
-        (tmp_path, "is no regular file"),
-        ("/dev/null", "is no regular file"),
-        ("%00", "is no path"),
-        (text, "holds no certificate (no certificate or crl found)"),
-    ]:
+    for name, path, problem in (
+        ("ssl_ca_certs", tmp_path / "none.pem", "does not exist"),
+        ("ssl_certfile", tmp_path, "is no regular file"),
+        ("ssl_ca_certs", "%00", "is no path"),
+        ("ssl_ca_certs", text, "holds no certificate (no certificate or crl found)"),
+    ):
         shown = "\\x00" if path == "%00" else str(path)
         with misconfigured(f"`url` sets {name} '{shown}', which {problem}: give the path"):
             connect(f"rediss://h?password={SECRET}&{name}={path}")
@@ -194,29 +154,22 @@ def test_a_file_that_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("certificate", "key", "password", "parts"),
+    ("certificate", "key", "parts"),
     [
-        ("", "own", "", ("ssl_keyfile", "set ssl_certfile, too")),
-        ("own", "", "", ("ssl_certfile", "private key")),
-        ("own", "other", "", ("from which its private key", "mismatch")),
-        ("locked", "locked", "", ("cannot be read", "and ssl_password if it is encrypted")),
-        ("locked", "locked", "wrong", ("cannot be read", "and ssl_password if it is")),
+        ("", "own", ("ssl_keyfile", "set ssl_certfile, too")),
+        ("own", "", ("ssl_certfile", "private key")),
+        ("own", "other", ("from which its private key", "mismatch")),
+        ("locked", "locked", ("cannot be read", "and ssl_password if it is encrypted")),
     ],
 )
-def test_keys(
-    tmp_path: Path, certificate: str, key: str, password: str, parts: tuple[str, ...]
-) -> None:
+def test_keys(tmp_path: Path, certificate: str, key: str, parts: tuple[str, ...]) -> None:
     authority = Authority(tmp_path)
     issued = {name: authority.issue(name) for name in ("own", "other")}
     issued["locked"] = authority.issue("locked", password=SECRET)
-    options = {
-        "ssl_certfile": certificate and issued[certificate].certificate,
-        "ssl_keyfile": key and issued[key].key,
-        "ssl_password": password and f"{SECRET}x",
-    }
-    query = "&".join(f"{name}={value}" for name, value in options.items() if value)
+    options = [f"ssl_certfile={issued[certificate].certificate}"] if certificate else []
+    options += [f"ssl_keyfile={issued[key].key}"] if key else []
     with misconfigured("`url` sets", *parts):
-        connect(f"rediss://h?{query}")
+        connect(f"rediss://h?{'&'.join(options)}")
 
 
 def test_ciphers_and_versions_that_openssl_refuses() -> None:
@@ -227,9 +180,8 @@ def test_ciphers_and_versions_that_openssl_refuses() -> None:
 
 
 def test_options_without_tls() -> None:
-    for url in ("redis://h?ssl_ca_certs=/x", "unix:///s?ssl_cert_reqs=none"):
-        with misconfigured("`url` sets ssl_", "use rediss://"):
-            connect(url)
+    with misconfigured("`url` sets ssl_", "use rediss://"):
+        connect("unix:///s?ssl_cert_reqs=none")
     with misconfigured("`params` sets ssl_ca_certs", "without TLS: use rediss://"):
         connect("redis://h", params={"ssl_ca_certs": "/x"})
     settings = Settings({"REDIS_PARAMS": {"ssl_ca_certs": "/x"}})

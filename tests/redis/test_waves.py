@@ -1,6 +1,5 @@
 """What concerns all blocks of a filter, or many of them, takes few round trips."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,21 +9,23 @@ from support.clock import MovedServer
 from support.rotation import assert_keys, assert_ttls, at, connect, stored_rings
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol import swaps
 from scrapy_bloom.bloom.protocol.ring_store import ROTATED
-from scrapy_bloom.bloom.protocol.scripts import Call
-from scrapy_bloom.bloom.protocol.swaps import MAX_CALLS
 
 pytestmark = pytest.mark.each_server(others="slow")
 
-#: Three waves, of which two are full.
-BLOCKS, PARTS = 2 * MAX_CALLS + 8, 3
 #: Links enough that each of 16 blocks has some, and those of a page.
 LINKS = [f"https://example.com/{number}" for number in range(400)]
 PAGE = LINKS[:64]
 
 
+#: Calls of a wave; and blocks for three waves, of which two are full.
+MOST, BLOCKS, PARTS = 32, 72, 3
+
+
 @pytest.fixture
-def many(moved: MovedServer) -> Iterator[Redis]:
+def many(moved: MovedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
+    monkeypatch.setattr(swaps, "MAX_CALLS", MOST)
     with moved.client() as client:
         yield client
         assert_keys(client)
@@ -37,31 +38,22 @@ def waves(bloom: BloomFilter, action: Callable[[], object]) -> int:
     return bloom.round_trips - before
 
 
+def some(client: Redis, **options: Any) -> BloomFilter:
+    return connect(client, **{"blocks": BLOCKS, "window": "5 months"} | options)
+
+
 def windows(client: Redis) -> set[str | None]:
     return {ring.config.window for ring in stored_rings(client).values()}
 
 
-def some(client: Redis, **options: Any) -> BloomFilter:
-    # Of other options than in most tests: 1,024 blocks of tiny bitmaps.
-    return connect(
-        client, **{"blocks": BLOCKS, "capacity": 100_000, "window": "5 months"} | options
-    )
-
-
-# -- how many --
-
-
-def test_a_filter_of_1024_blocks_is_created_and_opened_in_few_waves(many: Redis) -> None:
-    first, second = some(many, blocks=1_024), some(many, blocks=None)
-    assert waves(first, first.open) <= 25
-    assert waves(second, second.open) <= 8
-    assert sorted(stored_rings(many)) == list(range(1_024))
-    assert len({ring.header for ring in stored_rings(many).values()}) == 1
-
-
 def test_changes_of_all_blocks_take_few_waves(many: Redis) -> None:
-    bloom = some(many)
-    bloom.open()
+    some(many).open()
+    some(many).delete()  # the scripts are loaded
+    bloom, second = some(many), some(many, blocks=None)
+    # Of its rights on each block, and of its rings.
+    assert waves(bloom, bloom.open) <= 5 * PARTS + 1
+    assert waves(second, second.open) <= PARTS + 5
+    assert len({ring.header for ring in stored_rings(many).values()}) == 1
     assert waves(bloom, bloom.info) == PARTS
     # Looked at; then read and swapped, and the fifth time what is forgotten is dropped. And the
     # header is read, it is made to live longer, and a script is loaded.
@@ -102,27 +94,3 @@ def test_a_lookup_rotates_all_its_blocks_at_once(
     for year in (2028, 2029):
         moved.set_time(at(year, 2, 1))
         assert waves(bloom, lambda: bloom.add_many(PAGE)) <= 6 + 2
-
-
-# -- several at once --
-
-
-def test_a_wave_allocates_and_deletes_no_more_than_it_may(
-    many: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of bitmaps of which two fit."""
-    bloom = connect(many, blocks=40, capacity=16_000_000, window="1 month", period="1 month")
-    driver, most = bloom._driver, Counter[str]()
-    replies = driver._replies
-
-    def note(calls: list[Call]) -> Any:
-        # The first key is the ring's. Claims and the ledger go beside bitmaps, and take no memory.
-        sent = [call for call in calls if any("0.0" in key for key in call.keys[1:])]
-        for script in {call.script.name for call in sent}:
-            most[script] = max(most[script], len(sent))
-        return replies(calls)
-
-    monkeypatch.setattr(driver, "_replies", note)
-    bloom.open()
-    bloom.delete()
-    assert {name: most[name] for name in ("swap", "drop")} == {"swap": 2, "drop": 2}

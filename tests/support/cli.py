@@ -121,9 +121,9 @@ def fail(
     bloom.run(lambda session: claim_protocol.release(session, encoded, owner, policy))
 
 
-def register(bloom: BloomFilter, life: int = 21, process: Process = ELSEWHERE) -> str:
+def register(bloom: BloomFilter, life: int = 21) -> str:
     """Make a worker that is good for ``life`` seconds, or has stopped (0); return its id."""
-    worker = Worker(worker_id("shop"), 0, 10.0, process)
+    worker = Worker(worker_id("shop"), 0, 10.0, ELSEWHERE)
     bloom.run(partial(worker_protocol.heartbeat, member=worker.member, life=life))
     return worker.id
 

@@ -73,11 +73,6 @@ def test_where_nothing_can_be_told_nobody_is_gone() -> None:
         assert not here.is_gone
 
 
-def test_silence_counts_from_the_last_sign_of_life() -> None:
-    assert (WORKER.silent(1_000 - 61), WORKER.silent(1_000)) == (0, 61)
-    assert replace(WORKER, until=0).silent(1_000) == 0
-
-
 def test_owners_say_what_they_are_and_whose_spiders() -> None:
     worker, queue = workers.worker_id("shop"), workers.queue_id("shop", "redis shop:requests")
     failed = workers.failed_id("shop")
