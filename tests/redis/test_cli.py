@@ -51,7 +51,7 @@ def test_options_and_settings_name_the_server(call: Call, client: Redis, server:
     assert call("info", spiders=(Shop,), REDIS_URL=server.url).code == 0
     done = call("info")
     assert done.code == 2
-    assert "there are: none), or give the filter's key with --key" in done.err
+    assert "none: this is no Scrapy project), or give the filter's key with --key" in done.err
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["plan", "surplus"], ["info", "-s", "x"]])
@@ -74,12 +74,6 @@ def test_the_command_is_imported_without_rich() -> None:
     code = "import sys; sys.modules['rich'] = None; import scrapy_bloom.cli.command"
     done = run("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_key_is_needed_outside_a_project(call: Call) -> None:
-    done = call("info")
-    assert done.code == 2
-    assert "none: this is no Scrapy project), or give the filter's key with --key" in done.err
 
 
 def test_several_spiders_are_listed(call: Call, client: Redis, server: Server) -> None:
