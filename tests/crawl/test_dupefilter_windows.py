@@ -8,17 +8,7 @@ from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
 from support.dupefilters import URL, Make, spider_of, stats
 
-# -- the run --
-
-
-def test_the_run_window_lasts_for_this_run(make: Make) -> None:
-    hub = Request(URL, meta={"bloom_recrawl_after": "run"})
-    first = make()
-    assert not first.request_seen(hub)
-    assert first.request_seen(hub)
-    assert stats(first)["bloom/run/new"] == 1
-    assert stats(first)["bloom/run/seen"] == 1
-    assert not make().request_seen(hub)
+# -- start requests --
 
 
 def test_start_requests_are_not_stored(make: Make) -> None:

@@ -113,9 +113,7 @@ class Redirected(OddSpider):
 """
 
 
-@pytest.mark.parametrize(
-    ("queue", "keeps"), [({}, True), (SHARED_QUEUE, False)], ids=["memory", "redis"]
-)
+@pytest.mark.parametrize(("queue", "keeps"), [({}, True), (SHARED_QUEUE, False)])
 def test_what_middlewares_of_the_downloader_set_is_not_stored_with_a_redirects_target(
     lab: Lab, moved: MovedServer, queue: dict[str, Any], keeps: bool
 ) -> None:
@@ -141,27 +139,3 @@ def test_a_filter_that_never_forgets_is_warned_about(lab: Lab) -> None:
     done = crawl(lab, BLOOM_RECRAWL_AFTER="never")
     assert "[bloom-ledger-unused]" in done.log
     assert done.stats.get("bloom/ledger_added") is None
-
-
-# -- rules that change --
-
-
-def ruled(window: str) -> dict[str, str]:
-    """Return settings in which ten of the pages have a window of their own."""
-    return {"BLOOM_RECRAWL_RULES": json.dumps([["/1[0-9]$", window]])}
-
-
-OTHER = "from support.odd_site import OddSpider\n\nclass Other(OddSpider):\n    name = 'other'\n"
-
-
-@pytest.mark.slow  # of one spider, the simulator's kind "ledger-rules"
-def test_a_spider_with_other_rules_moves_only_its_own_pages(lab: Lab, moved: MovedServer) -> None:
-    shared = {"BLOOM_KEY": "odd:bloom"}
-    crawl(lab, **shared, **ruled("2 months"))
-    unlink(lab.site)
-    for _ in range(2):
-        assert crawl(lab, spider=OTHER, **shared, **ruled("1 month")).hits == Counter(["/"])
-        assert crawl(lab, **shared, **ruled("2 months")).hits == Counter(["/"])
-    move_to(moved, 2027, 5, 20)
-    assert crawl(lab, spider=OTHER, **shared, **ruled("1 month")).hits == Counter(["/"])
-    assert crawl(lab, **shared, **ruled("2 months")).hits == Counter(["/", *PAGES[10:20]])

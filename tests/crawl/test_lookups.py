@@ -85,6 +85,26 @@ async def test_a_url_is_looked_up_once_in_a_round_for_all_pages_that_link_it(
 
 
 @in_loop
+async def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
+    server: Server, client: redis.Redis
+) -> None:
+    """Also if the round that makes them is under way when the crawl closes; no other is sent."""
+    async with worker(server, BLOOM_REMEMBER="crawled") as one:
+        await one.crawl.decider.decide_many(page(one, "first"))
+        client.client_pause(300, all=False)
+        asked, waiting = page(one, "asked"), page(one, "waiting")
+        asking = [await under_way(one, asked), await under_way(one, waiting)]
+        for task in asking:
+            task.cancel()
+        await asyncio.wait(asking)
+        assert verdicts(asked) == {None}
+        await one.close()
+        assert (verdicts(asked), verdicts(waiting)) == ({NEW}, {None})
+    assert one.stat("released") == 60
+    assert not list(client.scan_iter("*claims"))
+
+
+@in_loop
 async def test_after_a_failure_no_page_that_waits_is_seen(
     server: Server, client: redis.Redis
 ) -> None:

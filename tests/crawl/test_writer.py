@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 from support.loops import eventually, in_loop
 
 from scrapy_bloom import StorageError
-from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.errors import BloomError, ServerFullError
 from scrapy_bloom.crawl import writer as writing
 from scrapy_bloom.crawl.context import Context, Runtime
 from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue
@@ -36,6 +36,7 @@ class Memory:
         error: which a call, or an attempt to connect, raises.
         on_call: is called after each call.
         is_open: calls wait for it.
+        is_full: whether it is out of memory until something is released.
     """
 
     is_slow = False
@@ -43,7 +44,7 @@ class Memory:
     def __init__(self) -> None:
         self.applied: list[tuple[JobKind, list[bytes]]] = []
         self.error: Exception | None = None
-        self.attempts = 0
+        self.is_full, self.attempts = False, 0
         self.on_call: Callable[[], object] = int
         self.is_open: asyncio.Event | None = None
         self.missed: list[str] = []
@@ -83,6 +84,9 @@ class Memory:
             raise self.error
         if any(job.item == b"bad" for job in jobs):
             raise ValueError("it cannot be applied")
+        if self.is_full and jobs[0].kind is CLAIM:
+            raise ServerFullError("it is out of memory")
+        self.is_full &= jobs[0].kind is not RELEASE
         self.applied.append((jobs[0].kind, [job.item for job in jobs]))
         self.on_call()
         return []
@@ -133,6 +137,18 @@ def test_without_asyncio_a_request_does_not_wait_for_all_that_an_outage_has_left
     assert 0 < len(memory.late) < 50
     memory.writer.write_now(TIMEOUT)
     assert memory.late == items(50)
+
+
+@in_loop
+async def test_a_full_server_gets_memory_back_before_more_is_asked_of_it(memory: Memory) -> None:
+    """It is no outage. What goes first: unit/test_jobs.py."""
+    memory.is_full = True
+    memory.put(CLAIM, b"new")
+    memory.put(RELEASE, b"old")
+    memory.writer.start()
+    assert await memory.writer.finish(TIMEOUT) == 0
+    assert memory.order == [(RELEASE, b"old"), (CLAIM, b"new")]
+    assert memory.server.epoch == 0
 
 
 # -- when the server does not answer, and bugs --
