@@ -33,27 +33,12 @@ async def test_eviction_is_warned_about(
 async def test_claims_that_nothing_takes_over_under_scheduled_are_warned_about(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    crawled, first = make(BLOOM_REMEMBER="crawled"), make()
-    assert "are claimed" not in caplog.text
+    crawled = make(BLOOM_REMEMBER="crawled")
     for number in range(5):
         assert not crawled.request_seen(Request(f"https://example.com/{number}"))
-    second = make()
+    scheduled = make()
     assert "5 requests are claimed" in caplog.text
-    await shut(crawled, first, second)
-
-
-@in_loop
-async def test_an_http_cache_that_never_expires_is_warned_about(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = [make(HTTPCACHE_ENABLED=True)]
-    assert "HTTPCACHE_EXPIRATION_SECS = 0 never expires" in caplog.text
-    caplog.clear()
-    policy = "scrapy.extensions.httpcache.RFC2616Policy"
-    for good in ({"HTTPCACHE_EXPIRATION_SECS": 3600}, {"HTTPCACHE_POLICY": policy}):
-        made += [make(BLOOM_REMEMBER="crawled", HTTPCACHE_ENABLED=True, **good)]
-    assert not caplog.records
-    await shut(*made)
+    await shut(crawled, scheduled)
 
 
 @in_loop
@@ -89,16 +74,6 @@ def test_changed_settings_are_applied_once_and_said_in_a_line(
     assert "settings of the" not in caplog.text
 
 
-def test_the_log_says_how_many_urls_all_generations_take(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        make(BLOOM_RECRAWL_AFTER="3 months")
-        assert "made for 30,000 URLs in all, 10,000 a period of 1 month)" in caplog.text
-        make(BLOOM_KEY="other")
-        assert "blocks, made for 10,000)" in caplog.text
-
-
 def test_pages_in_the_cache_for_longer_than_the_filter_remembers_them(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,6 +82,16 @@ def test_pages_in_the_cache_for_longer_than_the_filter_remembers_them(
     assert "HTTPCACHE" not in caplog.text
     make(**cache, HTTPCACHE_EXPIRATION_SECS=18_001)
     assert "Set HTTPCACHE_EXPIRATION_SECS to 18000 at most" in caplog.text
+
+
+def test_a_window_of_seconds_is_warned_about_before_it_forgets(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(BLOOM_RECRAWL_AFTER="2 seconds")
+    assert "BLOOM_RECRAWL_AFTER = 2 seconds is less than an hour" in caplog.records[0].getMessage()
+    caplog.clear()
+    make(BLOOM_KEY="other", BLOOM_RECRAWL_AFTER="1 hour")
+    assert "less than an hour" not in caplog.text
 
 
 def test_a_longer_window_is_warned_about_and_a_shorter_one_refused(
@@ -166,16 +151,6 @@ def test_a_worker_that_connects_again_undoes_no_settings(make: Make, client: red
     assert (config.window, config.capacity) == ("6 months", 10_000)
 
 
-def test_a_window_of_seconds_is_warned_about_before_it_forgets(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    make(BLOOM_RECRAWL_AFTER="2 seconds")
-    assert "BLOOM_RECRAWL_AFTER = 2 seconds is less than an hour" in caplog.records[0].getMessage()
-    caplog.clear()
-    make(BLOOM_KEY="other", BLOOM_RECRAWL_AFTER="1 hour")
-    assert "less than an hour" not in caplog.text
-
-
 def test_a_filter_that_outgrows_its_capacity_is_warned_about_once_and_forgets_nothing(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,11 +170,14 @@ def test_a_filter_that_outgrows_its_capacity_is_warned_about_once_and_forgets_no
     assert 0 < stats(dupefilter)["bloom/fill_ratio"] <= 1
 
 
+#: Room for ten URLs.
+FULL = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 1, "BLOOM_ERROR_RATE": 1e-9, "BLOOM_GROWTH": 0}
+
+
 def test_a_full_filter_is_warned_about_and_hides_nothing(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 1, "BLOOM_ERROR_RATE": 1e-9, "BLOOM_GROWTH": 0}
-    dupefilter = make(**options)
+    dupefilter = make(**FULL)
     requests = [Request(f"https://example.com/{i}") for i in range(20)]
     assert not any(dupefilter.request_seen(request) for request in requests)
     assert all(dupefilter.request_seen(request) for request in requests), "not twice in a run"
@@ -207,15 +185,14 @@ def test_a_full_filter_is_warned_about_and_hides_nothing(
     assert caplog.text.count("is filled to 80% of its 10 URLs (predicted") == 1
     assert caplog.text.count("cannot grow because of BLOOM_GROWTH = 0") == 1
     caplog.clear()
-    make(**options)
+    make(**FULL)
     assert "holds 10 of 10 URLs, and BLOOM_GROWTH = 0" in caplog.text
 
 
 def test_a_full_filter_with_a_window_rotates_early_and_says_so(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"BLOOM_CAPACITY": 10, "BLOOM_BLOCKS": 1, "BLOOM_ERROR_RATE": 1e-9, "BLOOM_GROWTH": 0}
-    dupefilter = make(**options, BLOOM_RECRAWL_AFTER="2 years", BLOOM_ROTATE_EVERY="1 year")
+    dupefilter = make(**FULL, BLOOM_RECRAWL_AFTER="2 years", BLOOM_ROTATE_EVERY="1 year")
     requests = [Request(f"https://example.com/{i}") for i in range(30)]
     assert not any(dupefilter.request_seen(request) for request in requests)
     assert all(dupefilter.request_seen(request) for request in requests), "not twice in a run"

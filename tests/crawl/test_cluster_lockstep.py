@@ -1,43 +1,34 @@
 """Workers find the same links at the same time, while slots move or a primary is killed."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from support.lockstep import PAGE, Lockstep, slots_of_pages, worker_on
-from support.loops import in_loop
 from support.polling import until
 from support.replicas import is_primary, with_replicas
 from support.servers import Server, start_cluster
 from support.slots import SlotMove, slots_on
 
-PROCESSES, PAGES = 4, 100
+PROCESSES, PAGES = 2, 100
 SETTINGS = {"BLOOM_TIMEOUT": 5.0, "BLOOM_REMEMBER": "scheduled"}
-#: Milliseconds after which the nodes of a cluster take a silent one for failed.
-NODE_TIMEOUT = "3000"
 
 
 @contextmanager
-def lockstep(node: Server, **settings: object) -> Iterator[Lockstep]:
-    processes = Lockstep(node.port, PROCESSES, PAGES, **{**SETTINGS, **settings})
+def lockstep(node: Server) -> Iterator[Lockstep]:
+    processes = Lockstep(node.port, PROCESSES, PAGES, **SETTINGS)
     try:
         yield processes
     finally:
         processes.end()
 
 
-@in_loop
-async def fill_slots(node: Server, slots: dict[int, int]) -> None:
-    async with worker_on(node.port, **SETTINGS) as worker:
-        slots.update(slots_of_pages(worker, range(PAGES * PAGE)))
-
-
-def find_slots(node: Server) -> dict[int, int]:
+async def find_slots(node: Server) -> dict[int, int]:
     """Create the filter; return the slots of pages."""
-    slots: dict[int, int] = {}
-    fill_slots(node, slots)
-    return slots
+    async with worker_on(node.port, **SETTINGS) as worker:
+        return slots_of_pages(worker, range(PAGES * PAGE))
 
 
 def test_slots_that_move_cost_nothing(nodes: list[Server], cluster: object) -> None:
@@ -58,7 +49,7 @@ def test_slots_that_move_cost_nothing(nodes: list[Server], cluster: object) -> N
 def own_cluster(any_binary: str) -> Iterator[tuple[list[Server], list[Server]]]:
     """Primaries, and a replica of each."""
     # Else all of them refuse all calls until a replica has taken over.
-    options = ("--cluster-node-timeout", NODE_TIMEOUT, "--cluster-require-full-coverage", "no")
+    options = ("--cluster-node-timeout", "3000", "--cluster-require-full-coverage", "no")
     with start_cluster(any_binary, *options) as nodes, with_replicas(nodes, *options) as replicas:
         yield nodes, replicas
 
@@ -68,7 +59,7 @@ def test_a_primary_that_is_killed_costs_its_slots_only(
 ) -> None:
     nodes, replicas = own_cluster
     own = slots_on(nodes[1])
-    slots = find_slots(nodes[0])
+    slots = asyncio.run(find_slots(nodes[0]))
     with lockstep(nodes[0]) as processes:
         time.sleep(1)
         nodes[1].kill()

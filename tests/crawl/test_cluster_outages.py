@@ -52,7 +52,8 @@ def pages_on(node: Server, worker: Worker, numbers: Sequence[int]) -> set[int]:
         ("crawled", stalled, together),
     ],
 )
-def test_the_other_nodes_are_used_without_one(
+@in_loop
+async def test_the_other_nodes_are_used_without_one(
     lasting_nodes: list[Server],
     remember: str,
     cause: Callable[[Server], AbstractContextManager[object]],
@@ -60,17 +61,7 @@ def test_the_other_nodes_are_used_without_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    outlive(lasting_nodes, remember, cause, look_up, caplog)
-
-
-@in_loop
-async def outlive(
-    nodes: list[Server],
-    remember: str,
-    cause: Callable[[Server], AbstractContextManager[object]],
-    look_up: Any,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    nodes = lasting_nodes
     async with (
         worker_on(nodes[0].port, BLOOM_TIMEOUT=TIMEOUT, BLOOM_REMEMBER=remember) as one,
         worker_on(nodes[0].port, BLOOM_TIMEOUT=TIMEOUT, BLOOM_REMEMBER=remember) as two,

@@ -13,7 +13,7 @@ from scrapy_bloom import BloomFilter
 #: Page n links to pages 2n and 2n + 1, and to page 1; page 1 is where the crawl starts.
 PAGES = 15
 #: Calls between two kills; `make chaos` looks at each of them.
-STRIDE = int(os.environ.get("KILL_STRIDE", "13"))
+STRIDE = int(os.environ.get("KILL_STRIDE", "19"))
 #: BLOOM_BATCH -> calls after which a crawl is under way.
 CALLS_BEFORE = {0: 30, 64: 12}
 SETTINGS = {"BLOOM_BLOCKS": 2, "BLOOM_CAPACITY": 100, "CONCURRENT_REQUESTS": 4}

@@ -1,21 +1,9 @@
 """BLOOM_REMEMBER = "crawled" with queues that outlive a crawl: in JOBDIR, and scrapy-redis's."""
 
-import shutil
 from collections import Counter
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
-from support.odd_site import (
-    CONCURRENCY,
-    SHARED_QUEUE,
-    TREE,
-    Crawl,
-    Lab,
-    LabOf,
-    page,
-    tree,
-)
+from support.odd_site import CONCURRENCY, SHARED_QUEUE, TREE, Lab, LabOf, page, tree
 from support.polling import until
 
 PAGES = 60
@@ -50,42 +38,9 @@ def test_a_jobdir_goes_on_where_it_was_stopped(lab: Lab) -> None:
     assert "bloom/taken_over" not in done.stats
 
 
-def test_a_jobdir_that_was_killed_loses_nothing(lab: Lab) -> None:
-    """Its queues are damaged, so that Scrapy fails to push to some; in the end it is deleted."""
-    settings: dict[str, Any] = {"JOBDIR": lab.directory / "job", "BLOOM_RETRY_AFTER": "1 s"}
-    lab.kill_midway(12, TREE, **settings)
-    recorded = lab.recorded()
-    lab.crawl(TREE, **settings)
-    assert not lab.fetched_twice() & recorded
-    shutil.rmtree(settings["JOBDIR"])
-    due = max((claim.time for claim in lab.claims().values()), default=0)
-    until(lambda: lab.now() >= due, "what the queue could not take is due")
-    lab.crawl(TREE, **settings)
-    assert_complete(lab)
-
-
 # -- scrapy-redis --
 
 DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
-
-
-def queued(lab: Lab) -> int:
-    return lab.client.zcard("odd:requests")
-
-
-def stop_together(lab: Lab, count: int, **settings: object) -> None:
-    """Stop so many workers when each has as much under way as it may have."""
-    lab.site.hold_after(15)
-    with ExitStack() as stack:
-        crawls: list[Crawl] = []
-        for _ in range(count):
-            crawls.append(stack.enter_context(lab.start(TREE, **settings)))
-            lab.saturate(*crawls)
-        for crawl in crawls:
-            crawl.ask_to_stop()
-        lab.site.release()
-        for crawl in crawls:
-            crawl.wait()
 
 
 def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(lab: Lab) -> None:
@@ -101,25 +56,6 @@ def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(lab: Lab) ->
     assert_complete(lab)
     assert len(lab.fetched_twice()) <= CONCURRENCY
     assert not lab.fetched_twice() & recorded
-
-
-def test_a_queue_that_was_deleted_is_crawled_by_the_next_run(lab: Lab) -> None:
-    lab.stop_midway(15, TREE, **DISTRIBUTED)
-    assert lab.client.delete("odd:requests")
-    done = lab.crawl(TREE, **DISTRIBUTED)
-    assert_complete(lab)
-    assert not lab.fetched_twice()
-    assert done.stats["bloom/taken_over"] > 0
-
-
-def test_what_a_wiped_queue_had_is_crawled_by_the_next_run(lab: Lab) -> None:
-    """Without SCHEDULER_PERSIST, the first worker that ends wipes it."""
-    settings = DISTRIBUTED | {"SCHEDULER_PERSIST": False}
-    stop_together(lab, 2, **settings)
-    assert not queued(lab)
-    lab.crawl(TREE, **settings)
-    assert_complete(lab)
-    assert not lab.fetched_twice()
 
 
 START = """

@@ -101,11 +101,8 @@ def test_the_shell_fetches_what_it_is_asked_for_wherever_the_project_sets_its_in
     ("command", "answer"),
     [
         (("fetch", "--spider", "odd", "URL"), "<html>"),
-        (("view", "URL"), ""),
         (("parse", "--spider", "odd", "URL"), "/0>"),
         (("check",), ""),
-        (("bench", "-s", "CLOSESPIDER_TIMEOUT=1"), ""),
-        (("list",), "odd"),
     ],
     ids=lambda given: " ".join(given[:2]) if isinstance(given, tuple) else "",
 )

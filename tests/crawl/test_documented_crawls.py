@@ -5,9 +5,8 @@ import re
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from example_site.build import STORIES, Site
@@ -120,30 +119,15 @@ def titles(folder: Path) -> Counter[str]:
     return Counter(json.loads(line)["title"] for line in lines)
 
 
-def feeds(folder: Path) -> str:
-    """Return the setting FEEDS of the page, with another folder."""
-    (text,) = re.findall(r"^FEEDS = (.+)$", read("README.md"), re.MULTILINE)
-    return json.dumps(
-        {name.replace("items/", f"{folder}/"): value for name, value in eval(text).items()}
-    )
-
-
-def given(settings: Mapping[str, str]) -> list[str]:
-    return [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
-
-
 def test_what_the_readme_says_of_page_2(newcomer: Reader) -> None:
     """By default, a second run does not read it; with the rule, it does."""
     (rules,) = re.findall(r"`BLOOM_RECRAWL_RULES = (.+?)`", prose("README.md"))
-    default = {
-        "BLOOM_REMEMBER": "crawled",
-        "BLOOM_KEY": "page-2",
-        "FEEDS": feeds(newcomer.directory / "page-2"),
-    }
-    rule = default | {"BLOOM_KEY": "rule", "BLOOM_RECRAWL_RULES": json.dumps(eval(rules))}
+    default = ("BLOOM_REMEMBER=crawled", "BLOOM_KEY=page-2")
+    rule = (*default, "BLOOM_KEY=rule", f"BLOOM_RECRAWL_RULES={json.dumps(eval(rules))}")
     for settings, is_read in ((default, False), (rule, True)):
-        newcomer.scrapy("crawl", "books", *given(settings))
-        again = newcomer.scrapy("crawl", "books", *given(settings))
+        given = [text for setting in ("FEEDS={}", *settings) for text in ("-s", setting)]
+        newcomer.scrapy("crawl", "books", *given)
+        again = newcomer.scrapy("crawl", "books", *given)
         assert ("/mystery_3/page-2.html> (referer" in again.stderr) == is_read
 
 
@@ -171,26 +155,10 @@ def test_the_tutorial_is_what_happens(reader: Reader) -> None:
     assert counts == [STORIES, 0, 3]
 
 
-def test_the_test_of_the_how_to_page_passes(
-    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """docs/how-to/test-your-spiders.md."""
-    monkeypatch.chdir(reader.directory)
-    names: dict[str, Any] = {}
-    (code,) = [
-        block.text
-        for block in blocks("docs/how-to/test-your-spiders.md", "python")
-        if "def test_" in block.text
-    ]
-    exec(code, names)
-    names["test_second_run_fetches_no_article_again"](tmp_path)
-    assert len((tmp_path / "1.jsonl").read_text().splitlines()) == STORIES + 3
-
-
 # -- half a year in a minute --
 
 
-@pytest.mark.slow  # the demo of a smaller site is in test_example_project.py
+@pytest.mark.slow  # test_recrawl.py has such a half year
 def test_the_table_of_half_a_year_is_what_the_demo_prints() -> None:
     done = run("demo.py")
     assert done.returncode == 0, done.stdout + done.stderr

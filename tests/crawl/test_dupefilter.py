@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import redis
@@ -20,8 +18,9 @@ from scrapy_bloom.crawl.recovery import Recovery
 
 
 def test_a_request_is_seen_the_second_time(make: Make) -> None:
-    dupefilter = make()
-    assert dupefilter.request_seen(Request(URL)) is False
+    dupefilter, request = make(), Request(URL)
+    assert dupefilter.request_seen(request) is False
+    assert request.meta == {}, "it is pickled into scrapy-redis's queue"
     assert dupefilter.request_seen(Request(URL)) is True
     assert dupefilter.request_seen(Request("https://example.com/a?c=2&b=1#top")) is True
     assert dupefilter.request_seen(Request(URL, method="POST")) is False
@@ -38,33 +37,16 @@ def test_spiders_have_filters_of_their_own_unless_the_key_says_otherwise(make: M
     assert make(Other, BLOOM_KEY="all").request_seen(Request(URL))
 
 
-@pytest.mark.parametrize(("cache_size", "round_trips"), [(0, 3), (100, 2)])
-def test_stats_count_verdicts_and_round_trips(
-    make: Make, cache_size: int, round_trips: int
-) -> None:
-    """The cache saves a round trip."""
+def test_stats_count_verdicts_and_round_trips(make: Make) -> None:
+    """The cache saves one of three."""
     make(BLOOM_KEY="other").request_seen(Request(URL))  # the server has the script from then on
-    dupefilter = make(BLOOM_CACHE_SIZE=cache_size)
+    dupefilter = make(BLOOM_CACHE_SIZE=100)
     opening = dupefilter._crawl.server.filters.round_trips
     for url in (URL, URL, "https://example.com/b"):
         dupefilter.request_seen(Request(url))
     assert stats(dupefilter)["bloom/new"] == 2
     assert stats(dupefilter)["bloom/seen"] == 1
-    assert dupefilter._crawl.server.filters.round_trips == opening + round_trips
-
-
-def test_a_second_run_remembers_and_says_so(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    first = make()
-    for i in range(5):
-        first.request_seen(Request(f"https://example.com/{i}"))
-    first.close("finished")
-    with caplog.at_level(logging.INFO):
-        second = make()
-    lines = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"]
-    (line,) = [line for line in lines if "BLOOM_REMEMBER" not in line]
-    assert "'shop:bloom'" in line
-    assert "remembers 5 URLs" in line
-    assert second.request_seen(Request("https://example.com/3"))
+    assert dupefilter._crawl.server.filters.round_trips == opening + 2
 
 
 @pytest.mark.parametrize(
@@ -97,35 +79,21 @@ def test_log_counts_every_duplicate_and_shows_the_first(
 # -- meta --
 
 
-def test_bloom_key_identifies_a_request_instead_of_its_url(make: Make) -> None:
+def test_bloom_key_identifies_a_request_instead_of_its_url(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     dupefilter = make()
     assert not dupefilter.request_seen(Request(URL, meta={"bloom_key": "item 7"}))
     assert dupefilter.request_seen(Request("https://mirror.org/", meta={"bloom_key": b"item 7"}))
     assert not dupefilter.request_seen(Request(URL))
-
-
-def test_bloom_key_never_equals_a_fingerprint(make: Make) -> None:
-    dupefilter = make()
     fingerprint = dupefilter.crawler.request_fingerprinter.fingerprint(Request(URL))
-    assert not dupefilter.request_seen(Request(URL))
     assert not dupefilter.request_seen(Request(URL, meta={"bloom_key": fingerprint}))
-
-
-def test_bloom_key_of_another_type_is_warned_about_and_nothing_is_lost(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    dupefilter = make()
-    assert not dupefilter.request_seen(Request(URL, meta={"bloom_key": 7}))
-    assert dupefilter.request_seen(Request(URL))
+    assert "bloom_key" not in caplog.text
+    for number, other in enumerate([7, "", b"", None]):
+        page = Request(f"{URL}&d={number}", meta={"bloom_key": other})
+        assert not dupefilter.request_seen(page), "an empty key does not make all pages one"
+        assert dupefilter.request_seen(page)
     assert "meta['bloom_key'] is of type int" in caplog.text
-
-
-@pytest.mark.parametrize("empty", ["", b"", None])
-def test_an_empty_bloom_key_does_not_make_all_pages_one(make: Make, empty: object) -> None:
-    dupefilter = make()
-    requests = [Request(f"{URL}&d={i}", meta={"bloom_key": empty}) for i in range(3)]
-    assert not any(dupefilter.request_seen(request) for request in requests)
-    assert all(dupefilter.request_seen(request) for request in requests)
 
 
 def test_a_redirect_is_not_a_duplicate_of_its_source(make: Make) -> None:
@@ -152,53 +120,37 @@ def test_bloom_enabled_false_neither_tests_nor_records(make: Make) -> None:
 # -- opening, closing, clearing --
 
 
-def test_a_spider_that_only_the_engine_knows_is_the_crawls(make: Make) -> None:
-    """As in tests of Scrapy's, which open an engine by themselves."""
-    crawler = make(is_open=False, BLOOM_REMEMBER="crawled").crawler
-    spider, crawler.spider = crawler.spider, None
-    crawler.engine = SimpleNamespace(spider=spider)  # type: ignore[assignment]
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
-    assert spider_of(dupefilter) is spider
+def test_what_is_closed_or_fails_to_open_leaves_no_connection(
+    make: Make, client: redis.Redis
+) -> None:
+    def connections() -> int:
+        return sum(entry["name"] == "mine" for entry in client.client_list())
 
-
-def named(name: str) -> dict[str, object]:
-    return {"BLOOM_REDIS_PARAMS": {"client_name": name}}
-
-
-def until_connections(client: redis.Redis, name: str, count: int) -> None:
-    """Wait until the server has so many connections of a name."""
-    until(
-        lambda: sum(entry["name"] == name for entry in client.client_list()) == count,
-        f"{count} connections are left",
-    )
-
-
-def test_close_is_idempotent_and_leaves_no_connection(make: Make, client: redis.Redis) -> None:
-    dupefilter = make(**named("closed"))
+    mine = {"BLOOM_REDIS_PARAMS": {"client_name": "mine"}}
+    dupefilter = make(**mine)
     dupefilter.request_seen(Request(URL))
-    until_connections(client, "closed", 1)
+    until(lambda: connections() == 1, "it is connected")
     dupefilter.close("finished")
     dupefilter.close("finished")
     assert dupefilter.request_seen(Request("https://example.com/late")) is False
-    until_connections(client, "closed", 0)
-
-
-def test_a_failed_open_leaves_no_connection(make: Make, client: redis.Redis) -> None:
-    make()
     with pytest.raises(FilterMismatchError):
-        make(BLOOM_BLOCKS=3, **named("failed"))
-    until_connections(client, "failed", 0)
+        make(BLOOM_BLOCKS=3, **mine)
+    until(lambda: connections() == 0, "no connection is left")
 
 
-@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
-@pytest.mark.parametrize(("flushes", "opened"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("remember", "flushes", "opened"),
+    [("scheduled", False, False), ("crawled", True, False), ("scheduled", True, True)],
+)
 @in_loop
-async def test_a_flush_clears_the_filter_at_the_start_of_a_crawl_that_is_set_to(
+async def test_a_flush_clears_all_filters_at_the_start_of_a_crawl_that_is_set_to(
     make: Make, remember: str, flushes: bool, opened: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """scrapy-redis flushes before the spider is opened, and again at close."""
-    dupefilter = make(SCHEDULER_FLUSH_ON_START=flushes, BLOOM_REMEMBER=remember)
-    dupefilter.request_seen(Request(URL))
+    settings = {"BLOOM_REMEMBER": remember, "BLOOM_RECRAWL_RULES": [("^$", "1 day")]}
+    requests = [Request(URL, meta={"bloom_recrawl_after": "1 day"}), Request(URL)]
+    dupefilter = make(SCHEDULER_FLUSH_ON_START=flushes, **settings)
+    assert not any(dupefilter.request_seen(request) for request in requests)
     if opened:
         dupefilter._on_spider_opened()
     with caplog.at_level(logging.INFO):
@@ -206,9 +158,19 @@ async def test_a_flush_clears_the_filter_at_the_start_of_a_crawl_that_is_set_to(
     is_cleared = flushes and not opened
     assert ("cleared" in caplog.text) is is_cleared
     assert ("at the end of a worker is ignored" in caplog.text) is not is_cleared
-    other = make(BLOOM_REMEMBER=remember)
-    assert other.request_seen(Request(URL)) is not is_cleared
+    other = make(**settings)
+    assert [other.request_seen(request) for request in requests] == [not is_cleared] * 2
     await shut(dupefilter, other)
+
+
+def test_a_flush_that_fails_at_the_start_is_an_error(make: Make, server: Server) -> None:
+    """scrapy-redis clears its queue after the dupefilter; at the end nothing is called."""
+    dupefilter = make(SCHEDULER_FLUSH_ON_START=True, BLOOM_TIMEOUT=0.05)
+    with stalled(server):
+        with pytest.raises(StorageError):
+            dupefilter.clear()
+        dupefilter._on_spider_opened()
+        dupefilter.clear()
 
 
 def test_a_filter_that_is_not_enabled_deduplicates_without_a_server(
@@ -225,11 +187,6 @@ def test_a_filter_that_is_not_enabled_deduplicates_without_a_server(
 
 
 # -- trouble --
-
-
-def test_open_without_a_server_names_address_and_remedy(make: Make) -> None:
-    with pytest.raises(StorageError, match=r"redis://localhost:1/0.* BLOOM_REDIS_URL ="):
-        make(BLOOM_REDIS_URL="redis://:s3cret@localhost:1/0")
 
 
 class Unprintable:
@@ -308,29 +265,11 @@ def test_a_part_that_is_lost_is_counted_and_logged(
     assert caplog.text.count("a part of it was gone") == 1
 
 
-def test_a_flush_that_fails_at_the_start_is_an_error(make: Make, server: Server) -> None:
-    """scrapy-redis clears its queue after the dupefilter; at the end nothing is called."""
-    dupefilter = make(SCHEDULER_FLUSH_ON_START=True, BLOOM_TIMEOUT=0.05)
-    with stalled(server):
-        with pytest.raises(StorageError):
-            dupefilter.clear()
-        dupefilter._on_spider_opened()
-        dupefilter.clear()
-
-
 def test_a_spider_without_a_name_has_a_filter(make: Make) -> None:
     crawler = make(is_open=False).crawler
     crawler.spider = None
     crawler.spidercls = type("Nameless", (), {})
     assert BloomDupeFilter.from_crawler(crawler).settings.key == "spider:bloom"
-
-
-def test_requests_carry_nothing_of_the_filter(make: Make) -> None:
-    """They are pickled into scrapy-redis's queue."""
-    request = Request(URL)
-    make().request_seen(request)
-    assert request.meta == {}
-    assert pickle.loads(pickle.dumps(request)).url == URL
 
 
 def test_what_fails_after_the_filters_are_open_is_raised(

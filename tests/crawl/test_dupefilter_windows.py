@@ -1,44 +1,26 @@
 """Windows of ``BloomDupeFilter``: of the run, lasting, named, and in runs."""
 
-import logging
 from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.spiders import SitemapSpider
-from support.dupefilters import URL, Make, shut, spider_of, stats
-from support.loops import in_loop
+from support.dupefilters import URL, Make, spider_of, stats
 
-from scrapy_bloom import FilterMismatchError
-from scrapy_bloom.crawl.identity import MAX_KEYS
-
-# -- the run --
-
-
-def test_the_run_window_lasts_for_this_run(make: Make) -> None:
-    hub = Request(URL, meta={"bloom_recrawl_after": "run"})
-    first = make()
-    assert not first.request_seen(hub)
-    assert first.request_seen(hub)
-    assert stats(first)["bloom/run/new"] == 1
-    assert stats(first)["bloom/run/seen"] == 1
-    assert not make().request_seen(hub)
+# -- start requests --
 
 
 def test_start_requests_are_not_stored(make: Make) -> None:
+    """``meta=response.meta`` copies the mark; depth gives the copy away."""
     start = Request(URL, meta={"is_start_request": True})
-    assert not make().request_seen(start)
-    second = make()
+    copied = Request(f"{URL}&d=1", meta={"is_start_request": True, "depth": 1})
+    first, second = make(), make()
+    assert not first.request_seen(start)
+    assert not first.request_seen(copied)
     assert not second.request_seen(start)
     assert second.request_seen(Request(URL))
-
-
-def test_a_copied_is_start_request_does_not_make_a_start_request(make: Make) -> None:
-    """``meta=response.meta`` copies the flag; depth gives the copy away."""
-    copied = Request(URL, meta={"is_start_request": True, "depth": 1})
-    assert not make().request_seen(copied)
-    assert make().request_seen(copied)
+    assert second.request_seen(copied)
 
 
 def test_sitemaps_behind_a_start_request_are_hubs_too(make: Make) -> None:
@@ -72,13 +54,10 @@ def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
     assert 'is \'daily\', and the settings have "run", "default", "never" (it' in caplog.text
     assert 'settings have "run", "default", "never", "1 day" (no setting has the' in caplog.text
     assert "To have another one, name it in BLOOM_RECRAWL_RULES, too" in caplog.text
-
-
-def test_an_unknown_window_leaves_the_request_to_the_rules(make: Make) -> None:
-    dupefilter = make(**WINDOWS)
+    ruled = make(**WINDOWS)
     page = Request("https://example.com/page/1", meta={"bloom_recrawl_after": "2 days"})
-    assert not dupefilter.request_seen(page)
-    assert stats(dupefilter)["bloom/1-day/new"] == 1
+    assert not ruled.request_seen(page)
+    assert stats(ruled)["bloom/1-day/new"] == 1, "the rule counts"
 
 
 def test_a_meta_key_that_is_not_known_is_warned_about_once(
@@ -93,42 +72,6 @@ def test_a_meta_key_that_is_not_known_is_warned_about_once(
     assert caplog.text.count("unknown-meta-key") == 2
     assert "such key; did you mean bloom_recrawl_after? [" in caplog.text
     assert "such key; there are bloom_key, bloom_version, " in caplog.text
-
-
-def test_any_number_of_meta_keys_takes_no_memory(make: Make) -> None:
-    dupefilter = make()
-    for number in range(3 * MAX_KEYS):
-        dupefilter.request_seen(Request(URL, meta={f"key {number}": 1}))
-    assert len(dupefilter._identity._keys) <= MAX_KEYS
-
-
-@pytest.mark.parametrize(
-    ("settings", "meta", "is_advised"),
-    [
-        ({}, {}, True),
-        ({"BLOOM_RECRAWL_RULES": [(r"/list$", "run")]}, {}, False),
-        ({"BLOOM_REMEMBER": "items"}, {}, False),
-        ({}, {"bloom_recrawl_after": "run"}, False),
-    ],
-)
-@in_loop
-async def test_what_is_named_already_is_not_advised_to_be_named(
-    settings: dict[str, Any],
-    meta: dict[str, str],
-    is_advised: bool,
-    make: Make,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    page = Request("https://example.com/page/1")
-    for _ in range(2):
-        caplog.clear()
-        dupefilter = make(**{"BLOOM_REMEMBER": "scheduled", **settings})
-        with caplog.at_level(logging.INFO):
-            dupefilter.request_seen(Request("https://example.com/list", meta=meta))
-            dupefilter.request_seen(page)
-            await shut(dupefilter)
-    assert "nothing was new" in caplog.text
-    assert ("name them by" in caplog.text) is is_advised
 
 
 # -- windows of rules --
@@ -146,25 +89,6 @@ def test_start_requests_go_before_rules_so_that_every_run_begins(make: Make) -> 
     )
 
 
-def test_a_url_taken_under_run_is_seen_in_every_window_and_not_stored(make: Make) -> None:
-    listing = Request(URL, meta={"bloom_recrawl_after": "24 hours"})
-    dupefilter = make(**WINDOWS)
-    assert not dupefilter.request_seen(Request(URL, meta={"bloom_recrawl_after": "run"}))
-    assert dupefilter.request_seen(Request(URL))
-    assert dupefilter.request_seen(listing)
-    other = make(**WINDOWS)
-    assert not other.request_seen(listing)
-    assert not other.request_seen(Request(URL))
-
-
-def test_flushing_clears_the_filters_of_all_windows(make: Make) -> None:
-    dupefilter = make(**WINDOWS, SCHEDULER_FLUSH_ON_START=True)
-    requests = [Request(URL, meta={"bloom_recrawl_after": "24 hours"}), Request(URL)]
-    assert not any(dupefilter.request_seen(request) for request in requests)
-    dupefilter.clear()
-    assert not any(dupefilter.request_seen(request) for request in requests)
-
-
 # -- runs --
 
 
@@ -178,11 +102,3 @@ def test_a_window_in_runs_is_rotated_by_the_first_worker_of_a_run(make: Make) ->
     assert tuesday[1].request_seen(Request(URL))
     assert monday[0].request_seen(Request(URL)), "an old worker rotates nothing back"
     assert make(**options, BLOOM_RUN="monday").request_seen(Request(URL))
-
-
-def test_a_window_in_runs_that_is_not_set_any_more_forgets_nothing(make: Make) -> None:
-    runs = {"BLOOM_RECRAWL_AFTER": "1 run"}
-    assert not make(**runs, BLOOM_RUN="a").request_seen(Request(URL))
-    assert make().request_seen(Request(URL))
-    with pytest.raises(FilterMismatchError, match="settings --apply"):
-        make(**runs, BLOOM_RUN="b")

@@ -13,7 +13,7 @@ from support.loops import eventually, in_loop
 from support.outages import kick, killed, known_host
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
-from support.workers import Worker, marked, page
+from support.workers import Worker, marked
 
 from scrapy_bloom.crawl import writer as writing
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
@@ -24,19 +24,6 @@ REMEMBER = ["scheduled", "crawled"]
 HOST = "redis.test"
 
 # -- no outage --
-
-
-@in_loop
-async def test_a_server_that_forgets_its_scripts_is_no_outage(own_server: Server) -> None:
-    async with Worker(own_server.url, BLOOM_REMEMBER="crawled") as worker:
-        with own_server.client() as client:
-            for number in range(5):
-                client.script_flush()
-                assert not worker.sees(number)
-                client.script_flush()
-                assert worker.sees(number)
-            assert worker.stat("outages") == worker.stat("unknown") == worker.stat("offline") == 0
-    assert marked(own_server, "crawled") == 5
 
 
 @in_loop
@@ -75,26 +62,6 @@ async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
             await eventually(lambda: not worker.jobs)
             assert all(worker.sees(number) for number in range(count))
             assert marked(lasting_server, remember) == count
-
-
-@in_loop
-async def test_pages_are_made_up_for_in_their_windows(own_server: Server) -> None:
-    windows = {"BLOOM_RECRAWL_RULES": [("^$", "1 day"), ("^$", "2 days")]}
-    async with Worker(own_server.url, BLOOM_REMEMBER="crawled", **windows) as worker:
-        with killed(own_server):
-            for name in ("default", "1 day", "2 days", "1 day"):
-                worker.dupefilter.request_seen(in_window(name, name))
-        await worker.found_again()
-        await eventually(lambda: not worker.jobs)
-        names = ["1 day", "2 days", "default"]
-        for place, name in enumerate(names):
-            assert worker.dupefilter.request_seen(in_window(name, name))
-            for longer in names[place + 1 :]:
-                assert not worker.dupefilter.request_seen(in_window(name, longer))
-
-
-def in_window(name: str, window: str) -> Request:
-    return Request(f"https://example.com/{name}", meta={"bloom_recrawl_after": window})
 
 
 # -- the policy --
@@ -180,27 +147,23 @@ def process_of(worker: Worker) -> int:
 
 
 @in_loop
-async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    async with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=5) as worker:
-        assert not worker.dupefilter.request_seen(page(0))
-        os.kill(process_of(worker), signal.SIGKILL)
-        assert not worker.dupefilter.request_seen(page(1))
-        await worker.found_again()
-        assert all(worker.dupefilter.request_seen(page(number)) for number in range(2))
-        assert worker.stat("outages") == 1
-
-
-@in_loop
-async def test_the_advice_about_an_embedded_server_is_not_to_use_one(
+async def test_an_embedded_server_that_is_killed_is_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Worker(f"embedded:{tmp_path / 'data'}") as worker:
+    """Where it does not answer, the advice is not to use another one."""
+    async with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=3) as worker:
         pid = process_of(worker)
+        assert not worker.sees(0)
         os.kill(pid, signal.SIGSTOP)
         try:
-            assert not worker.sees(0)
+            assert not worker.sees(1)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert "did not answer in time: see whether it is up, or start the crawl" in caplog.text
         assert "BLOOM_REDIS_URL" not in caplog.text
         await worker.found_again()
+        os.kill(pid, signal.SIGKILL)
+        assert not worker.sees(2)
+        await worker.found_again()
+        assert all(worker.sees(number) for number in range(3))
+        assert worker.stat("outages") == 2

@@ -63,19 +63,6 @@ def test_there_is_room_again_when_claims_end(bloom: BloomFilter) -> None:
     assert take(bloom, [b"next"], limit) == NEW
 
 
-def test_no_request_is_refused_while_even_the_largest_would_fit(bloom: BloomFilter) -> None:
-    """The bound from the number of claims is no estimate of what they take."""
-    items = [b"%d" % number for number in range(2_000)]
-    verdicts = [take(bloom, items[n : n + 40], 4 * 33_000_000, "x") for n in range(0, 2_000, 40)]
-    assert set("".join(verdicts)) == {NEW}
-
-
-@pytest.mark.parametrize("request_text", ["", REQUEST])
-def test_without_a_limit_all_requests_are_kept(bloom: BloomFilter, request_text: str) -> None:
-    items = [b"%d" % number for number in range(500)]
-    assert take(bloom, items, 0, request_text) == NEW * 500
-
-
 def test_on_a_full_server_claims_end_and_no_others_are_made(
     bloom: BloomFilter, client: redis.Redis
 ) -> None:

@@ -54,13 +54,6 @@ async def under_way(one: Worker, lookups: Sequence[Lookup]) -> "asyncio.Future[N
     return asking
 
 
-async def cancel(asking: "asyncio.Future[None]", *others: "asyncio.Future[None]") -> None:
-    """Cancel a lookup, and wait for it and others."""
-    asking.cancel()
-    await asyncio.wait([asking, *others])
-    assert asking.cancelled()
-
-
 @in_loop
 async def test_pages_that_come_together_are_asked_about_in_one_round(server: Server) -> None:
     async with worker(server) as one:
@@ -92,79 +85,23 @@ async def test_a_url_is_looked_up_once_in_a_round_for_all_pages_that_link_it(
 
 
 @in_loop
-async def test_with_a_shared_queue_what_another_page_has_claimed_is_looked_up_with_the_others(
-    server: Server,
-) -> None:
-    """Other workers may end the claim, so that it is no answer for the next page."""
-    shared = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
-    async with worker(server, BLOOM_REMEMBER="crawled", **shared) as one:
-        first = page(one, "same")
-        await one.crawl.decider.decide_many(first)
-        second = page(one, "same")
-        await one.crawl.decider.decide_many(second)
-        assert len(first) == len(second)
-        assert all(lookup.is_duplicate for lookup in second)
-        assert not any(offered(one, first))
-
-
-@pytest.mark.parametrize(("name", "rounds", "verdict"), [("same", 1, SEEN), ("other", 2, NEW)])
-@in_loop
-async def test_what_comes_during_a_round_is_part_of_it_or_of_the_next(
-    server: Server, name: str, rounds: int, verdict: Verdict
-) -> None:
-    async with worker(server) as one:
-        await one.crawl.decider.decide_many(page(one, "first"))  # loads the script
-        before = one.server.async_round_trips
-        first, second = page(one, "same"), page(one, name)
-        asking = await under_way(one, first)
-        await one.crawl.decider.decide_many(second)
-        assert asking.done()
-        assert (verdicts(first), verdicts(second)) == ({NEW}, {verdict})
-        assert one.server.async_round_trips == before + rounds
-
-
-@in_loop
-async def test_closing_does_not_wait_for_a_lookup_of_a_cancelled_page(
-    server: Server, client: redis.Redis
-) -> None:
-    """It was to be part of the next round: it is never sent, and nothing is claimed for it."""
-    async with worker(server, BLOOM_REMEMBER="crawled") as one:
-        asked, cancelled = page(one, "asked"), page(one, "cancelled")
-        asking = await under_way(one, asked)
-        waiting = asyncio.ensure_future(one.crawl.decider.decide_many(cancelled))
-        await asyncio.sleep(0)
-        await cancel(waiting, asking)
-        assert (verdicts(asked), verdicts(cancelled)) == ({NEW}, {None})
-    assert one.stat("unknown") == 0
-    assert not list(client.scan_iter("*claims"))
-
-
-@in_loop
 async def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
     server: Server, client: redis.Redis
 ) -> None:
-    """Also if the round that makes them is under way when the crawl closes."""
+    """Also if the round that makes them is under way when the crawl closes; no other is sent."""
     async with worker(server, BLOOM_REMEMBER="crawled") as one:
         await one.crawl.decider.decide_many(page(one, "first"))
         client.client_pause(300, all=False)
-        lookups = page(one, "cancelled")
-        await cancel(await under_way(one, lookups))
-        assert verdicts(lookups) == {None}
+        asked, waiting = page(one, "asked"), page(one, "waiting")
+        asking = [await under_way(one, asked), await under_way(one, waiting)]
+        for task in asking:
+            task.cancel()
+        await asyncio.wait(asking)
+        assert verdicts(asked) == {None}
         await one.close()
-        assert verdicts(lookups) == {NEW}
+        assert (verdicts(asked), verdicts(waiting)) == ({NEW}, {None})
     assert one.stat("released") == 60
     assert not list(client.scan_iter("*claims"))
-
-
-@in_loop
-async def test_a_page_that_is_cancelled_hides_nothing(server: Server) -> None:
-    """Its links are perhaps claimed: the first who offers one in this process gets it."""
-    async with worker(server) as one:
-        lookups = page(one, "cancelled")
-        await cancel(await under_way(one, lookups))
-        await one.crawl.decider.decide_many(page(one, "other"))
-        assert not any(offered(one, lookups))
-        assert all(offered(one, lookups))
 
 
 @in_loop

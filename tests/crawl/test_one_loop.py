@@ -16,24 +16,6 @@ from scrapy_bloom.crawl.jobs import Job, JobKind
 
 PAGES = 30
 
-NAMES = """
-import threading
-from support.odd_site import OddSpider
-
-class NamesSpider(OddSpider):
-    def parse(self, response):
-        for thread in threading.enumerate():
-            if not thread.name.startswith(("asyncio_", "PoolThread-")):  # executors, for names
-                self.crawler.stats.inc_value(f"thread/{thread.name}")
-        return self.links(response)
-"""
-
-
-def test_a_crawl_has_no_thread_of_its_own(lab_of: LabOf) -> None:
-    done = lab_of(tree(PAGES)).crawl(NAMES)
-    assert {name for name in done.stats if name.startswith("thread/")} == {"thread/MainThread"}
-
-
 BLOCKING = """
 import time
 from pathlib import Path
@@ -111,6 +93,7 @@ def test_what_is_queued_when_the_loop_is_closed_is_written(own_server: Server) -
 # -- an idle spider --
 
 IDLE = """
+import threading
 from support.odd_site import OddSpider
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
@@ -131,11 +114,20 @@ class IdleSpider(OddSpider):
             url = f"{self.settings['SITE_URL']}/{self.idles}"
             self.crawler.engine.crawl(Request(url, dont_filter=True))
             raise DontCloseSpider
+
+    def parse(self, response):
+        for thread in threading.enumerate():
+            if not thread.name.startswith(("asyncio_", "PoolThread-")):  # executors, for names
+                self.crawler.stats.inc_value(f"thread/{thread.name}")
+        return self.links(response)
 """
 
 
 def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(lab_of: LabOf) -> None:
-    """Also in a second run, which finds the claim of what has failed: it is not due."""
+    """Also in a second run, which finds the claim of what has failed: it is not due.
+
+    A crawl has no thread of its own.
+    """
     lab = lab_of({path: page() for path in ("/a", "/1", "/2")} | {"/denied": DENIED})
     lab.site.pages["/"] = page("/a", "/denied")
     with lab.start(IDLE, **PLAIN_SCRAPY) as crawl:
@@ -144,3 +136,4 @@ def test_an_idle_spider_is_signalled_as_often_as_by_scrapy_alone(lab_of: LabOf) 
         done = lab.crawl(IDLE)
         assert done.stats["test/idles"] == 3
         assert done.stats["finish_reason"] == "finished"
+        assert {name for name in done.stats if "thread/" in name} == {"thread/MainThread"}

@@ -6,14 +6,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from redis.exceptions import BusyLoadingError
 from support.loops import in_loop
 from support.outages import stalled
 from support.servers import Server
 from support.workers import Worker
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.errors import NotReadyError, explain
+from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.crawl.context import OPENING_SECONDS, Opening
 
@@ -62,11 +61,6 @@ async def test_a_crawl_waits_at_its_start_for_a_server_that_is_slow(
             assert worker.stat("outages") == 0
     assert failed_opens.count >= 4
     assert caplog.text.count("Waiting for it, up to 30 s") == 1
-
-
-def test_a_server_that_loads_its_data_is_waited_for_like_a_slow_one() -> None:
-    error = explain(BusyLoadingError("Redis is loading the dataset in memory"), "the server")
-    assert isinstance(error, NotReadyError)
 
 
 def test_waiting_for_a_slow_server_has_an_end() -> None:

@@ -5,49 +5,25 @@ Each plug-in is the real one. Only its service is not: nothing is rendered, and 
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
-import redis
-from example_site.build import Site
-from example_site.serve import SiteServer, serve
 from scrapy import version_info
-from support.crawling import PLAIN_SCRAPY, options, run_scrapy
-from support.servers import Server
+from support.odd_site import Lab, LabOf, tree
 
-STORIES = 8
-#: What each run fetches: the start request, and what Scrapy itself asks for.
-EACH_RUN = {"/", "/robots.txt"}
-#: Pages after which a crawl kills itself.
+PAGES = 30
+#: Pages after which a crawl is killed.
 MIDWAY = 12
 
 #: A spider follows all links of pages and yields an item a page; plug-ins override ``request`` and
 #: ``parse``.
 BASE = """
-import os
-import signal
-
-from scrapy import Request, Spider
-from scrapy.linkextractors import LinkExtractor
+from scrapy import Request
+from support.odd_site import OddSpider
 
 
-class Base(Spider):
-    name = "plugins"
-    allowed_domains = ["127.0.0.1"]
-    links = LinkExtractor()
-    pages = 0
-
-    async def start(self):
-        for request in self.start_requests():
-            yield request
-
+class Base(OddSpider):
     def start_requests(self):
         # Spider middlewares of older plug-ins require it.
         yield Request(self.settings["SITE_URL"] + "/")
@@ -59,28 +35,23 @@ class Base(Spider):
         yield from self.found(response)
 
     def found(self, response):
-        self.pages += 1
-        if self.pages == self.settings.getint("KILL_AT"):
-            os.kill(os.getpid(), signal.SIGKILL)
         yield {"url": response.url}
-        for link in self.links.extract_links(response):
-            yield self.request(link.url)
+        for url in response.css("a::attr(href)").getall():
+            yield self.request(response.urljoin(url))
 
 """
 POET = """
-import attrs
-from scrapy.http import TextResponse
 from web_poet import WebPage
 
 
-class Heading(WebPage):
+class Links(WebPage):
     async def to_item(self):
-        return {"heading": self.css("title::text").get(default="")}
+        return {"links": self.css("a::attr(href)").getall()}
 
 
 class PluginSpider(Base):
-    async def parse(self, response, page: Heading):
-        assert (await page.to_item())["heading"]
+    async def parse(self, response, page: Links):
+        assert (await page.to_item())["links"]
         for found in self.found(response):
             yield found
 """
@@ -109,14 +80,6 @@ class PluginSpider(Base):
 
     def request(self, url):
         return Request(url, meta={"page_methods": [["wait_for_selector", "h1"]]})
-"""
-SPLASH = """
-from scrapy_splash import SplashRequest
-
-
-class PluginSpider(Base):
-    def request(self, url):
-        return SplashRequest(url, args={"wait": 0.5})
 """
 PLAIN = """
 class PluginSpider(Base):
@@ -153,19 +116,6 @@ PLUGINS = {
     ),
     "playwright": Plugin(PLAYWRIGHT, ("scrapy_playwright",)),
     "playwright-recipe": Plugin(PLAYWRIGHT_RECIPE, ("scrapy_playwright",)),
-    "splash": Plugin(
-        SPLASH,
-        ("scrapy_splash",),
-        {
-            "REQUEST_FINGERPRINTER_CLASS": "scrapy_splash.SplashRequestFingerprinter",
-            "DOWNLOADER_MIDDLEWARES": {
-                "scrapy_splash.SplashCookiesMiddleware": 723,
-                "scrapy_splash.SplashMiddleware": 725,
-            },
-            "SPIDER_MIDDLEWARES": {"scrapy_splash.SplashDeduplicateArgsMiddleware": 100},
-        },
-        last_scrapy=(2, 13),
-    ),
     "deltafetch": Plugin(
         modules=("scrapy_deltafetch",),
         settings={
@@ -176,90 +126,6 @@ PLUGINS = {
     ),
     "uvloop": Plugin(modules=("uvloop",), settings={"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
 }
-
-
-class Splash(BaseHTTPRequestHandler):
-    """Answers as Splash's endpoint render.html does, with the page as the site sends it."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        length = int(self.headers["Content-Length"])
-        try:
-            page = urlopen(json.loads(self.rfile.read(length))["url"])
-        except HTTPError as error:
-            page = error
-        with page:
-            body = page.read()
-        self.send_response(page.status)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture(scope="module")
-def splash_url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Splash) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-class Lab:
-    """Crawls of one site with a plug-in.
-
-    Args:
-        web: the site.
-        directory: for the spider, what it scrapes, and what the plug-in keeps.
-        plugin: the plug-in.
-        settings: further ones.
-    """
-
-    def __init__(self, web: SiteServer, directory: Path, plugin: Plugin, **settings: Any) -> None:
-        self._web, self._directory = web, directory
-        self._spider = directory / "plugins.py"
-        self._spider.write_text(BASE + plugin.spider)
-        self._settings = {**plugin.settings, **settings}
-        self._runs = 0
-
-    def crawl(self, **settings: Any) -> tuple[Counter[str], Counter[str]]:
-        """Run the spider; return the pages it fetched, and the URLs of its items."""
-        self._runs += 1
-        before, items = self._web.hits(), self._directory / f"items-{self._runs}.jsonl"
-        given = {**self._settings, **settings, "DELTAFETCH_DIR": self._directory / "delta"}
-        # One buffered line would be lost with a kill.
-        given["FEEDS"] = {str(items): {"format": "jsonlines"}}
-        texts = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in given.items()}
-        done = run_scrapy("runspider", str(self._spider), *options(self._web, texts))
-        if "KILL_AT" not in settings:
-            assert done.returncode == 0, done.stderr
-            assert "ERROR" not in done.stderr, done.stderr
-        else:
-            assert done.returncode == -9, done.stderr
-        lines = items.read_text().splitlines() if items.exists() else []
-        found = Counter(json.loads(line)["url"] for line in lines)
-        return self._web.hits() - before, found
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return Site.build(tmp_path_factory.mktemp("plugins") / "site", count=STORIES)
-
-
-@pytest.fixture
-def web(site: Site) -> Iterator[SiteServer]:
-    with serve(site.directory) as web:
-        yield web
-
-
-#: The one whose requests cannot be stored.
-OFTEN = {"playwright"}
 
 
 @pytest.fixture(params=PLUGINS)
@@ -273,33 +139,42 @@ def plugin(request: pytest.FixtureRequest) -> Plugin:
 
 
 @pytest.fixture
-def settings(server: Server, client: redis.Redis, splash_url: str) -> dict[str, str]:
-    """Of crawls on an empty server."""
-    return {"BLOOM_REDIS_URL": server.url, "SPLASH_URL": splash_url}
+def lab(lab_of: LabOf) -> Lab:
+    return lab_of(tree(PAGES))
+
+
+@pytest.fixture
+def settings(plugin: Plugin, lab: Lab) -> dict[str, Any]:
+    """Settings of the plug-in, as the command line has them."""
+    given = {**plugin.settings, "DELTAFETCH_DIR": lab.directory / "seen"}
+    return {k: json.dumps(v) if isinstance(v, dict) else v for k, v in given.items()}
+
+
+def crawl(lab: Lab, plugin: Plugin, settings: dict[str, Any]) -> tuple[Counter[str], int]:
+    """Return what a crawl fetches, and how many items it scrapes."""
+    before = lab.site.hits()
+    with lab.start(BASE + plugin.spider, **settings) as running:
+        stats = running.wait()
+    assert "ERROR" not in running.log
+    return lab.site.hits() - before, stats.get("item_scraped_count", 0)
 
 
 def test_the_same_pages_and_items_and_then_nothing_new(
-    plugin: Plugin, web: SiteServer, settings: dict[str, str], tmp_path: Path
+    plugin: Plugin, lab: Lab, settings: dict[str, Any]
 ) -> None:
-    (plain := tmp_path / "plain").mkdir()
-    expected = Lab(web, plain, plugin, **settings, **PLAIN_SCRAPY).crawl()
-    assert expected[1].total() > STORIES
-    ours = Lab(web, tmp_path, plugin, **settings)
-    assert ours.crawl() == expected
-    pages, items = ours.crawl()
-    assert set(pages) <= EACH_RUN
-    assert set(items) <= {f"{web.url}/"}
+    assert crawl(lab, plugin, settings) == (Counter([*tree(PAGES)]), PAGES + 1)
+    pages, items = crawl(lab, plugin, settings)
+    assert pages.keys() <= {"/"}
+    assert items <= 1
 
 
+#: The one whose requests cannot be stored is tried often.
 @pytest.mark.parametrize(
     "plugin",
-    [pytest.param(one, marks=[] if one in OFTEN else pytest.mark.slow) for one in PLUGINS],
+    [pytest.param(one, marks=[] if one == "playwright" else pytest.mark.slow) for one in PLUGINS],
     indirect=True,
 )
-def test_no_page_is_lost_with_a_kill(
-    plugin: Plugin, web: SiteServer, site: Site, settings: dict[str, str], tmp_path: Path
-) -> None:
-    lab = Lab(web, tmp_path, plugin, **settings)
-    lab.crawl(KILL_AT=MIDWAY)
-    lab.crawl()
-    assert set(web.hits()) >= set(site.truth().crawl())
+def test_no_page_is_lost_with_a_kill(plugin: Plugin, lab: Lab, settings: dict[str, Any]) -> None:
+    lab.kill_midway(MIDWAY, BASE + plugin.spider, **settings)
+    crawl(lab, plugin, settings)
+    assert not lab.missing()

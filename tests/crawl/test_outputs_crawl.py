@@ -4,24 +4,56 @@ Each crawl is a process of its own; the site is in this one.
 """
 
 from collections import Counter
+from typing import Any
 
 import pytest
-from scrapy import version_info
 from support.counting import COUNTING, PAGES, assert_ended_well, plain, spider
-from support.odd_site import Done, LabOf, page, tree
+from support.odd_site import LabOf, page, tree
 from support.polling import until
 
 # -- as Scrapy does --
 
+SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+STATS = ("scheduler/enqueued", "dupefilter/filtered", "test/dropped")
 
-def test_the_same_pages_are_fetched_as_by_scrapy_alone(lab_of: LabOf) -> None:
-    lab = lab_of(tree(PAGES))
-    hits, stats = plain(lab)
-    done = lab.crawl(COUNTING)
+
+@pytest.fixture(scope="module")
+def expected(lab_of: LabOf) -> tuple[Counter[str], dict[str, Any]]:
+    """What Scrapy alone fetches, and its stats."""
+    return plain(lab_of(tree(PAGES)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_batched"),
+    [
+        ({}, True),
+        # From Scrapy 2.19 on; older ones do not know the setting.
+        ({"TWISTED_REACTOR_ENABLED": False}, True),
+        ({"BLOOM_BATCH": 0, "BLOOM_REMEMBER": "scheduled"}, False),
+        ({"BLOOM_REMEMBER": "scheduled", **SELECT}, False),
+    ],
+)
+def test_the_same_pages_are_fetched_as_by_scrapy_alone(
+    lab_of: LabOf,
+    expected: tuple[Counter[str], dict[str, Any]],
+    settings: dict[str, Any],
+    is_batched: bool,
+) -> None:
+    lab, (hits, stats) = lab_of(tree(PAGES)), expected
+    done = lab.crawl(COUNTING, **settings)
     assert done.hits == hits == Counter(lab.site.pages.keys())
-    for stat in ("scheduler/enqueued", "dupefilter/filtered", "test/dropped"):
-        assert done.stats[stat] == stats[stat]
+    assert [done.stats[stat] for stat in STATS] == [stats[stat] for stat in STATS]
+    assert done.recorded == lab.site.pages.keys() - {"/"}
+    assert ("bloom/async_round_trips" in done.stats) is is_batched
     assert_ended_well(done)
+
+
+def test_claims_are_refused_under_another_reactor(lab_of: LabOf) -> None:
+    with lab_of(tree(PAGES)).start(BLOOM_REMEMBER="items", **SELECT) as crawl:
+        until(lambda: crawl.is_over, "it is refused")
+    assert 'BLOOM_REMEMBER = "items" needs asyncio' in crawl.log
+    assert "remove TWISTED_REACTOR from the settings" in crawl.log
+    assert "Crawled (" not in crawl.log
 
 
 def test_receivers_that_connect_during_the_crawl_get_signals(lab_of: LabOf) -> None:
@@ -41,51 +73,6 @@ async def parse(self, response):
     done = lab.crawl(code)
     assert done.hits == Counter(["/", "/a"])
     assert done.stats["test/dropped"] == done.stats["dupefilter/filtered"] >= 1
-
-
-# -- settings --
-
-
-@pytest.mark.parametrize(("batch", "remember"), [(0, "scheduled"), (1, "crawled")])
-def test_any_batch_will_do(lab_of: LabOf, batch: int, remember: str) -> None:
-    lab = lab_of(tree(PAGES))
-    done = lab.crawl(COUNTING, BLOOM_BATCH=batch, BLOOM_REMEMBER=remember)
-    assert done.hits == Counter(lab.site.pages.keys())
-    assert done.recorded == lab.site.pages.keys() - {"/"}
-    if remember == "scheduled":  # otherwise, pages are settled so
-        assert ("bloom/async_round_trips" in done.stats) is (batch > 0)
-    assert_ended_well(done)
-
-
-def test_without_a_reactor_all_is_the_same(lab_of: LabOf) -> None:
-    """From Scrapy 2.19 on; older ones do not know the setting."""
-    done = lab_of(tree(PAGES)).crawl(COUNTING, TWISTED_REACTOR_ENABLED=False)
-    assert "bloom/async_round_trips" in done.stats
-    assert_complete(done)
-
-
-SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
-
-
-def test_scheduled_works_under_another_reactor(lab_of: LabOf) -> None:
-    done = lab_of(tree(PAGES)).crawl(COUNTING, BLOOM_REMEMBER="scheduled", **SELECT)
-    assert "bloom/async_round_trips" not in done.stats
-    assert_complete(done)
-
-
-def test_claims_are_refused_under_another_reactor(lab_of: LabOf) -> None:
-    with lab_of(tree(PAGES)).start(BLOOM_REMEMBER="items", **SELECT) as crawl:
-        until(lambda: crawl.is_over, "it is refused")
-    assert 'BLOOM_REMEMBER = "items" needs asyncio' in crawl.log
-    assert "remove TWISTED_REACTOR from the settings" in crawl.log
-    assert "Crawled (" not in crawl.log
-
-
-def assert_complete(done: Done) -> None:
-    """Each page was crawled once; duplicates were dropped and counted; nothing is left."""
-    assert done.hits == Counter(tree(PAGES).keys())
-    assert done.stats["dupefilter/filtered"] == done.stats["test/dropped"]
-    assert_ended_well(done)
 
 
 # -- what a page yields --
@@ -125,26 +112,6 @@ def parse(self, response):
     assert_ended_well(done)
 
 
-def test_start_may_wait_for_its_first_page(lab_of: LabOf) -> None:
-    lab = lab_of({"/a": page(), "/b": page()})
-    code = spider("""
-async def start(self):
-    self.is_there = asyncio.Event()
-    yield self.at("/a")
-    await asyncio.wait_for(self.is_there.wait(), 30)
-    yield self.at("/a")
-    yield self.at("/b")
-
-def parse(self, response):
-    self.is_there.set()
-""")
-    done = lab.crawl(code, BLOOM_START_RECRAWL_AFTER="default")
-    assert done.hits == Counter(["/a", "/b"])
-    assert done.recorded == {"/a", "/b"}
-    assert done.stats["dupefilter/filtered"] == 1
-    assert_ended_well(done)
-
-
 # -- what is new and is not scheduled --
 
 IGNORING = """
@@ -170,51 +137,24 @@ from scrapy.utils.request import RequestFingerprinter
 
 class Broken(RequestFingerprinter):
     def fingerprint(self, request):
-        if request.url.endswith(("/broken", "/round")) or "/broken/" in request.url:
+        if "/broken/" in request.url:
             raise LookupError("of the fingerprinter")
         return super().fingerprint(request)
-""" + spider("""
-custom_settings = {"REQUEST_FINGERPRINTER_CLASS": Broken}
-
-async def start(self):
-    yield self.at(self.settings["START"])
-""")
-
-
-@pytest.mark.parametrize(
-    ("start", "batch"),
-    [
-        ("/", 64),
-        pytest.param(
-            "/broken",
-            0,
-            marks=pytest.mark.skipif(
-                version_info < (2, 14), reason="Scrapy 2.13 alone waits for ever"
-            ),
-        ),
-    ],
-)
-def test_what_a_fingerprinter_fails_for_is_lost_as_by_scrapy_alone(
-    lab_of: LabOf, start: str, batch: int
-) -> None:
-    """If it counted as new, the loop of /round would be crawled for ever."""
-    lab = lab_of({"/": page("/a", "/round", "/b"), "/round": page("/round", "/"), "/b": page()})
-    lab.site.pages["/a"] = page("/round")
-    hits, stats = plain(lab, BROKEN, START=start)
-    done = lab.crawl(BROKEN, START=start, BLOOM_BATCH=batch)
-    assert done.hits == hits
-    assert done.stats["finish_reason"] == stats["finish_reason"]
-    assert "REQUEST_FINGERPRINTER_CLASS odd_spider.Broken fails for <GET" in done.log
-    assert "of the fingerprinter" in done.log
+""" + spider("custom_settings = {'REQUEST_FINGERPRINTER_CLASS': Broken}")
 
 
 def test_a_page_whose_links_get_no_fingerprint_is_tried_again_later(lab_of: LabOf) -> None:
-    """Scrapy alone would wait for ever after 100, because its tasks die of them."""
+    """They are not crawled: a loop of them would not end.
+
+    Scrapy alone would wait for ever after 100, because its tasks die of them.
+    """
     links = [f"/broken/{number}" for number in range(300)]
     lab = lab_of({"/": page("/a", "/b"), "/a": page(*links, "/c"), "/b": page(), "/c": page()})
-    done = lab.crawl(BROKEN, START="/")
+    done = lab.crawl(BROKEN)
     assert done.hits == Counter(["/", "/a", "/b", "/c"])
     assert done.recorded == {"/b", "/c"}
     assert {path: claim.kind for path, claim in done.claims.items()} == {"/a": "-"}
     assert done.stats["bloom/not_identified"] == 300
     assert done.stats["finish_reason"] == "finished"
+    assert "REQUEST_FINGERPRINTER_CLASS odd_spider.Broken fails for <GET" in done.log
+    assert "of the fingerprinter" in done.log

@@ -37,11 +37,11 @@ def fetches(truth: Truth, *groups: frozenset[str]) -> Counter[str]:
 def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
     site: Site, crawl_in: CrawlIn
 ) -> None:
-    """A crawl in each of 8 months. Being seen in between prolongs nothing."""
+    """Being seen in between prolongs nothing."""
     truth = site.truth()
     old = truth.lasting
     due = dict.fromkeys((0, 5), old)
-    for month in range(8):
+    for month in (0, 2, 4, 5, 7):
         if month == 2:
             truth = site.publish(3).truth()
             new = truth.lasting - old

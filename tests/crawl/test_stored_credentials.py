@@ -1,5 +1,6 @@
-"""What pending requests store of cookies, credentials and proxies, and what is put back of it."""
+"""Secrets: what pending requests store of cookies, credentials and proxies; seeds."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,21 +14,21 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.crawl import request_codec, workers
 
 KEY = "odd:bloom"
-#: Sends each link with a secret, in the way that CREDENTIALS names.
+#: Sends links with a secret, each in one of four ways.
 SPIDER = """
 from support.odd_site import OddSpider
 
 class SecretSpider(OddSpider):
     def parse(self, response):
-        proxy = self.settings["SITE_URL"].replace("//", "//user:S3CRET@")
-        yield from self.links(response, **{
-            "header": {"headers": {"Authorization": "Basic S3CRET"}},
-            "cookie header": {"headers": {"cookie": "id=S3CRET"}},
-            "cookies": {"cookies": {"id": "S3CRET"}},
-            "proxy": {"meta": {"proxy": proxy}},
-        }[self.settings["CREDENTIALS"]])
+        ways = [
+            {"headers": {"Authorization": "Basic S3CRET"}},
+            {"headers": {"cookie": "id=S3CRET"}},
+            {"cookies": {"id": "S3CRET"}},
+            {"meta": {"proxy": self.settings["SITE_URL"].replace("//", "//user:S3CRET@")}},
+        ]
+        for number, url in enumerate(response.css("a::attr(href)").getall()):
+            yield response.follow(url, **ways[number % len(ways)])
 """
-WAYS = ["header", "cookie header", "cookies", "proxy"]
 #: Requests to proxies have no cookies of their own; robots.txt is not needed.
 SITE = {"/": page(*(f"/{number}" for number in range(1, 9)))} | {
     f"/{number}": page() for number in range(1, 9)
@@ -39,19 +40,11 @@ def stored(lab: Lab) -> str:
     return " ".join(claim.request for claim in lab.claims().values())
 
 
-@pytest.mark.parametrize(
-    ("way", "is_kept"),
-    [
-        ("header", True),
-        ("proxy", False),
-        *(pytest.param(way, False, marks=pytest.mark.slow) for way in WAYS[:-1]),
-    ],
-)
+@pytest.mark.parametrize("is_kept", [True, False])
 def test_credentials_are_stored_unless_that_is_off_and_no_page_is_lost(
-    lab_of: LabOf, way: str, is_kept: bool
+    lab_of: LabOf, is_kept: bool
 ) -> None:
-    lab = lab_of(SITE)
-    settings = {"CREDENTIALS": way, "BLOOM_KEEP_HEADERS": is_kept}
+    lab, settings = lab_of(SITE), {"BLOOM_KEEP_HEADERS": is_kept}
     first = lab.kill_midway(4, SPIDER, **settings)
     assert lab.claims()
     assert ("S3CRET" in stored(lab)) is is_kept
@@ -62,7 +55,7 @@ def test_credentials_are_stored_unless_that_is_off_and_no_page_is_lost(
 
 
 def test_one_warning_says_why_requests_are_not_kept(lab_of: LabOf) -> None:
-    done = lab_of(SITE).crawl(SPIDER, CREDENTIALS="header", BLOOM_KEEP_HEADERS=False)
+    done = lab_of(SITE).crawl(SPIDER, BLOOM_KEEP_HEADERS=False)
     assert done.stats["bloom/not_kept"] == len(SITE) - 1
     assert done.log.count("and BLOOM_KEEP_HEADERS is False") == 1
 
@@ -102,3 +95,22 @@ def test_offsite_rules_hold_for_restored_requests(lab_of: LabOf) -> None:
     assert done.hits == {"/": 1}
     assert done.stats["offsite/filtered"] == 1
     assert not done.claims
+
+
+# -- seeds --
+
+
+def test_the_log_and_stats_of_a_crawl_show_no_seeds(lab_of: LabOf) -> None:
+    """Who knows them can choose URLs that hide pages: one warning says what to do."""
+    # No other number has these digits, one after the other.
+    seeds = [4_040_404_001 + 1_009 * number for number in range(17)]
+    lab = lab_of({"/": page("/1"), "/1": page()})
+    given = {"BLOOM_SEEDS": json.dumps(seeds), "BLOOM_RECRAWL_RULES": '[["/list", "1 day"]]'}
+    done = lab.crawl(**given, LOG_LEVEL="DEBUG", DUPEFILTER_DEBUG=True)
+    used = BloomFilter(lab.client, KEY)
+    used.open()
+    assert list(used.seeds) == seeds
+    assert "Overridden settings" in done.log
+    shown = done.log + json.dumps(done.stats)
+    assert not [seed for seed in seeds if str(seed) in shown]
+    assert done.log.count("BLOOM_SEEDS lists") == 1

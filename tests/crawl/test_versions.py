@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.dupefilters import URL, Make, stats
-from support.odd_site import Done, Lab, LabOf, Reply, moved, page
-from support.polling import until
+from support.dupefilters import URL, Make
+from support.odd_site import Lab, LabOf, Reply, moved, page
 
-from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.fingerprinter import versioned
 
 SPIDER = """
@@ -42,51 +41,35 @@ def recorded(lab: Lab, path: str, version: str = "") -> bool:
     )
 
 
-class Runs:
-    """Crawls of a site whose start page lists versions."""
-
-    def __init__(self, lab: Lab, **given: Any) -> None:
-        self.lab, self.given = lab, {"BLOOM_RETRY_AFTER": "1 s", **given}
-
-    def run(self, versions: Mapping[str, str], *links: str, **given: Any) -> Done:
-        self.lab.site.pages = {**self.lab.site.pages, "/": listing(versions, *links)}
-        return self.lab.crawl(SPIDER, **self.given, **given)
-
-    def fetched(self, versions: Mapping[str, str], *links: str, **given: Any) -> Counter[str]:
-        """Return what a crawl fetches beyond the start page."""
-        done = self.run(versions, *links, **given)
-        assert done.hits["/"] == 1
-        assert "] ERROR: " not in done.log
-        return done.hits - Counter({"/": 1, "/robots.txt": 1})
-
-
 # -- what is fetched --
 
 
-@pytest.mark.parametrize(("remember", "batch"), [("crawled", 64), ("scheduled", 0)])
-def test_a_version_is_fetched_once_and_the_page_without_one_is_seen(
-    lab_of: LabOf, remember: str, batch: int
-) -> None:
-    runs = Runs(
-        lab_of({path: page("/a", "/b", "/c") for path in ("/a", "/b", "/c")}),
-        BLOOM_REMEMBER=remember,
-        BLOOM_BATCH=batch,
-    )
-    assert runs.fetched({"/a": "1", "/b": "1"}) == {"/a": 1, "/b": 1, "/c": 1}
-    assert runs.fetched({"/a": "1", "/b": "2"}, "/a", "/b", "/c") == {"/b": 1}
-    assert runs.fetched({"/a": "2", "/b": "1"}) == {"/a": 1}, "version 1 of /b is remembered"
-    assert runs.fetched({}, "/a", "/b", "/c") == {}
-    assert runs.fetched({"/c": "1"}) == {"/c": 1}, "it was crawled without a version"
-    assert not runs.lab.claims()
+def fetched(lab: Lab, versions: Mapping[str, str], *links: str, **given: Any) -> Counter[str]:
+    """Return what a crawl fetches beyond the start page, which lists versions."""
+    lab.site.pages = {**lab.site.pages, "/": listing(versions, *links)}
+    done = lab.crawl(SPIDER, **given)
+    assert "] ERROR: " not in done.log
+    return done.hits - Counter(["/"])
+
+
+def test_a_version_is_fetched_once_and_the_page_without_one_is_seen(lab_of: LabOf) -> None:
+    """Under "crawled", the simulator compares each run with a model."""
+    lab = lab_of({path: page("/a", "/b", "/c") for path in ("/a", "/b", "/c")})
+    given = {"BLOOM_REMEMBER": "scheduled", "BLOOM_BATCH": 0}
+    assert fetched(lab, {"/a": "1", "/b": "1"}, **given) == {"/a": 1, "/b": 1, "/c": 1}
+    assert fetched(lab, {"/a": "1", "/b": "2"}, "/a", "/b", "/c", **given) == {"/b": 1}
+    assert fetched(lab, {"/a": "2", "/b": "1"}, **given) == {"/a": 1}, "version 1 is remembered"
+    assert fetched(lab, {}, "/a", "/b", "/c", **given) == {}
+    assert fetched(lab, {"/c": "1"}, **given) == {"/c": 1}, "it was crawled without a version"
+    assert not lab.claims()
 
 
 def test_a_redirect_keeps_the_version(lab_of: LabOf) -> None:
     """Else the target of a page that has changed would be a duplicate."""
     lab = lab_of({"/a": moved("/b"), "/b": page()})
-    runs = Runs(lab)
     for version in ("1", "2"):
-        assert runs.fetched({"/a": version}) == {"/a": 1, "/b": 1}
-        assert runs.fetched({"/a": version, "/b": version}, "/a", "/b") == {}
+        assert fetched(lab, {"/a": version}) == {"/a": 1, "/b": 1}
+        assert fetched(lab, {"/a": version, "/b": version}, "/a", "/b") == {}
     assert all(recorded(lab, path, version) for path in ("/a", "/b") for version in ("1", "2", ""))
 
 
@@ -95,13 +78,6 @@ def test_a_redirect_keeps_the_version(lab_of: LabOf) -> None:
 
 def request(version: object = None, url: str = URL, **meta: Any) -> Request:
     return Request(url, meta=meta if version is None else {"bloom_version": version, **meta})
-
-
-def is_written(dupefilter: BloomDupeFilter) -> None:
-    """Wait until what is queued is written."""
-    assert dupefilter._crawl is not None
-    jobs = dupefilter._crawl._writer._jobs
-    until(lambda: not jobs, "jobs are written")
 
 
 def test_a_version_that_is_none_is_warned_about_once_and_ignored(
@@ -119,14 +95,6 @@ def test_a_version_that_is_none_is_warned_about_once_and_ignored(
     assert "is empty in" in lines[0]
 
 
-def test_the_run_counts_pages_and_not_versions(make: Make) -> None:
-    dupefilter = make()
-    assert not dupefilter.request_seen(request("1", bloom_recrawl_after="run"))
-    assert dupefilter.request_seen(request("2", bloom_recrawl_after="run"))
-    assert dupefilter.request_seen(request())
-    assert not make().request_seen(request("1", bloom_recrawl_after="run"))
-
-
 def test_start_requests_ignore_versions_unless_they_are_remembered(make: Make) -> None:
     for _ in range(2):
         assert not make().request_seen(request("1", is_start_request=True))
@@ -134,12 +102,3 @@ def test_start_requests_ignore_versions_unless_they_are_remembered(make: Make) -
     for version, expected in (("1", False), ("1", True), ("2", False)):
         seen = make(**lasting).request_seen(request(version, is_start_request=True))
         assert seen is expected
-
-
-def test_another_window_has_versions_of_its_own(make: Make) -> None:
-    dupefilter = make(BLOOM_RECRAWL_RULES=[("/product/", "1 day")])
-    assert not dupefilter.request_seen(request("1", bloom_recrawl_after="1 day"))
-    is_written(dupefilter)
-    assert dupefilter.request_seen(request(bloom_recrawl_after="1 day"))
-    assert not dupefilter.request_seen(request("1"))
-    assert stats(dupefilter)["bloom/1-day/new"] == 1

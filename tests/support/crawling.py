@@ -105,26 +105,3 @@ def taken_over(log: str) -> int:
     one waits for it: such pages are fetched twice.
     """
     return sum(map(int, re.findall(r"'bloom/(?:[\w-]+/)?taken_over': (\d+)", log)))
-
-
-def run_together(count: int, arguments: list[str], logs: Path, **environment: str) -> list[str]:
-    """Run several processes of one command at once; return what each has printed."""
-    files = [logs / f"worker-{number}.log" for number in range(count)]
-    workers = []
-    for file in files:
-        with file.open("wb") as output:
-            worker = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=PROJECT,
-                env=os.environ | environment,
-                stdout=output,
-                stderr=output,
-            )
-            workers.append(worker)
-    try:
-        assert [worker.wait(CRAWL_TIMEOUT) for worker in workers] == [0] * count
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    return [file.read_text() for file in files]

@@ -49,6 +49,4 @@ ENDS: dict[str, End] = {
     "SIGINT twice": stop_at_once,
     "SIGTERM": terminate,
     "page count": stop_by("CLOSESPIDER_PAGECOUNT"),
-    "item count": stop_by("CLOSESPIDER_ITEMCOUNT"),
-    "CloseSpider": stop_by("STOP_AT"),
 }

@@ -307,22 +307,14 @@ CONCURRENCY = 6
 TREE = f"""
 from support.odd_site import OddSpider
 from scrapy import Request
-from scrapy.exceptions import CloseSpider
 
 class TreeSpider(OddSpider):
     custom_settings = {{
         "CONCURRENT_REQUESTS": {CONCURRENCY}, "CONCURRENT_REQUESTS_PER_DOMAIN": {CONCURRENCY}
     }}
-    pages = 0
 
     async def start(self):
         yield Request(self.settings["SITE_URL"] + "/", dont_filter=True)
-
-    def parse(self, response):
-        yield from self.links(response)
-        self.pages += 1
-        if self.pages == self.settings.getint("STOP_AT"):
-            raise CloseSpider("enough")
 """
 
 

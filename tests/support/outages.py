@@ -59,22 +59,6 @@ def full(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def locked(server: Server) -> Iterator[None]:
-    """The server requires a password, and closes the connections that gave none."""
-    with admin(server, "CONFIG", "SET", "requirepass", "") as client:
-        client.config_set("requirepass", "0ther")
-        kick(client)
-        yield
-
-
-@contextmanager
-def forbidden_keys(server: Server) -> Iterator[None]:
-    with admin(server, "ACL", "SETUSER", "default", "~*") as client:
-        client.acl_setuser("default", enabled=True, reset_keys=True, keys=["other:*"])
-        yield
-
-
-@contextmanager
 def replaced(server: Server) -> Iterator[None]:
     """Another program uses the filter's keys for values of its own."""
     with server.client() as client:
