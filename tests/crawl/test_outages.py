@@ -17,8 +17,8 @@ Cause = Callable[[Server], AbstractContextManager[object]]
 #: What happens to a server, BLOOM_REMEMBER, what the log says, and the server's options; without
 #: them, it loses its data. What is said of others: redis/test_connection.py, redis/test_rights.py.
 TROUBLES: list[tuple[Cause, str, str, tuple[str, ...]]] = [
-    (killed, "scheduled", "is not there: start a server", ()),
-    (killed, "crawled", "is not there: start a server", LASTING),
+    (killed, "scheduled", "is not there: check host and port", ()),
+    (killed, "crawled", "is not there: check host and port", LASTING),
     (stalled, "scheduled", "did not answer in time: see whether it is up", LASTING),
     (full, "crawled", "is out of memory: raise its maxmemory", LASTING),
     (replaced, "scheduled", r"'\{shop:bloom:\d+\}:ring' holds a string.* delete it", LASTING),
