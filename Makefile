@@ -15,7 +15,7 @@ LOWEST = "scrapy==2.13.0" "redis==6.4.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # same again.
 tests-of = $(foreach name,$(2),tests/$(1)/test_$(name).py)
 # Scrapy's interfaces and requests, and mmh3.
-LOWEST_TESTS = $(call tests-of,unit,addon engine_hooks failures fingerprinter hashing outputs request_codec sitemaps)
+LOWEST_TESTS = $(call tests-of,unit,addon engine_hooks failures identity hashing outputs request_codec sitemaps)
 # Scripts on the oldest servers.
 LOWEST_TESTS += $(call tests-of,redis,claim_protocol filter ledger_protocol old_servers rights rotation worker_protocol)
 # Connections: clients, asyncio, TLS, clusters, Sentinel, replicas.
@@ -35,7 +35,7 @@ PARALLEL ?= --numprocesses 4 --dist worksteal
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
-	@echo "make test         run the tests (14 minutes): scripts on each server installed, the rest on one"
+	@echo "make test         run the tests (6 minutes): scripts on each server installed, the rest on one"
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"

@@ -1,15 +1,18 @@
 """Pages wait until their items are stored, in real crawls: by feeds, and by pipelines that hold."""
 
 import json
+import signal
 import sqlite3
 from collections import Counter
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from support.crawling import PLAIN_SCRAPY
-from support.ends import ENDS
+from support.ends import stop
 from support.lab_commands import bloom
-from support.odd_site import Done, Lab, LabOf, tree
+from support.odd_site import SHARED_QUEUE, Crawl, Done, Lab, LabOf, tree
+from support.polling import until
 
 PAGES = 40
 SPIDER = """
@@ -163,14 +166,24 @@ def assert_all(done: Done, store: Store, found: set[str]) -> None:
 # -- feeds --
 
 
-def test_a_kill_loses_no_item(store: Store) -> None:
-    """More kills and other ends: below, and in the simulator's kind "scrapy-feeds"."""
-    lab, settings = store.lab, store.settings(BATCHES, BLOOM_REMEMBER="items", BLOOM_BATCH=0)
+@pytest.mark.parametrize("given", [{}, {"BLOOM_REMEMBER": "items", "BLOOM_BATCH": 0}])
+def test_a_kill_loses_no_item(store: Store, given: dict[str, Any]) -> None:
+    lab, settings = store.lab, store.settings(BATCHES, **given)
     lab.kill_midway(11, SPIDER, **settings)
+    stored = {path for path, count in store.items().items() if count}
     before = lab.recorded()
-    assert before - {"/"} <= store.items().keys(), "no page is recorded before its item is stored"
+    assert before - {"/"} <= stored, "no page is recorded before its item is stored"
+    lab.site.release()
     done = lab.crawl(SPIDER, **settings)
     assert_all(done, store, {*store.items()})
+
+
+def test_ctrl_c_loses_no_item_and_stores_the_last_batch(store: Store) -> None:
+    lab, settings = store.lab, store.settings(BATCHES)
+    stop(lab, SPIDER, **settings)
+    done = lab.crawl(SPIDER, **settings)
+    assert_all(done, store, {*store.items()})
+    assert {path for path, count in store.items().items() if count > 1} <= {"/"}
 
 
 def test_pages_of_feeds_that_cannot_be_stored_are_crawled_by_the_next_run(store: Store) -> None:
@@ -199,6 +212,7 @@ def test_a_page_waits_for_each_feed_that_takes_its_item_and_for_no_other(store: 
     recorded = lab.recorded()
     assert recorded
     assert all(int(path[1:]) % 2 == 0 for path in recorded)
+    lab.site.release()
     done = lab.crawl(SPIDER, **settings)
     assert_all(done, store, {*store.items("0")})
     assert {*store.items("1")} == {f"/{number}" for number in range(1, PAGES, 2)}
@@ -230,6 +244,7 @@ def bulk(store: Store, **settings: Any) -> dict[str, Any]:
 def test_a_kill_loses_no_row_of_a_pipeline_that_writes_in_bulk(store: Store) -> None:
     lab = store.lab
     lab.kill_midway(12, SPIDER, **bulk(store))
+    lab.site.release()
     done = lab.crawl(SPIDER, **bulk(store))
     assert_all(done, store, {*store.rows()})
 
@@ -252,27 +267,73 @@ def test_without_the_filter_nothing_is_held(store: Store) -> None:
     assert store.rows().keys() >= store.lab.site.pages.keys() - {"/"}
 
 
-# -- however a crawl ends --
+# -- however and whenever a crawl ends --
 
+ENDS = ("kill", "SIGINT", "SIGINT twice", "SIGTERM", "CLOSESPIDER_PAGECOUNT")
 CSV = {"format": "csv", "batch_item_count": 7}
-#: The feed, if there is one, else a pipeline stores items; and how many may be stored twice.
+#: How items are stored -> the feed, and how many items one write has; 0 if it has all.
 WAYS: dict[str, tuple[dict[str, Any] | None, int]] = {
     "JSON lines in batches": (BATCHES, 4),
-    "JSON in one file": ({"format": "json"}, PAGES),
+    "JSON in one file": ({"format": "json"}, 0),
     "CSV in batches": (CSV, 7),
-    # The thread may have written a second batch before the first is recorded.
-    "a pipeline that writes in bulk": (None, 2 * 7),
+    "a storage that refuses": (BATCHES, 4),
+    "a pipeline that writes in bulk": (None, 7),
 }
+QUEUES = ("memory", "JOBDIR", "scrapy-redis with two workers")
 
 
-@pytest.mark.slow  # the simulator's kind "scrapy-feeds" has all moments and queues
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT", "SIGINT twice", "SIGTERM", "page count"])
-def test_a_run_that_ends_and_a_plain_one_store_all_items(store: Store, how: str, way: str) -> None:
-    feed, most = WAYS[way]
-    settings = store.settings(feed) if feed else bulk(store)
-    ENDS[how](store.lab, SPIDER, **settings)
-    done = store.lab.crawl(SPIDER, **settings)
-    stored = store.items() if feed else store.rows()
-    assert_all(done, store, {*stored})
-    assert sum(stored.values()) - len(stored) - (stored["/"] - 1) <= most
+def settings_of(store: Store, way: str, queue: str, *, refuses: bool) -> dict[str, Any]:
+    feed, _ = WAYS[way]
+    more: dict[str, Any] = SHARED_QUEUE if queue not in QUEUES[:2] else {}
+    if queue == "JOBDIR":
+        more = {"JOBDIR": store.lab.directory / "jobs"}
+    if feed is None:
+        return bulk(store, **more)
+    return store.settings(feed, scheme="refusing:" if refuses else "", **more)
+
+
+def end(crawl: Crawl, how: str) -> None:
+    if how == "kill":
+        crawl.kill()
+    elif how != "CLOSESPIDER_PAGECOUNT" and not crawl.is_over:
+        crawl.ask_to_stop(signal.SIGTERM if how == "SIGTERM" else signal.SIGINT)
+        if how == "SIGINT twice" and not crawl.is_over:
+            crawl.ask_to_stop(at_once=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(1, 31))
+@pytest.mark.parametrize("how", ENDS)
+def test_a_run_that_ends_and_a_plain_one_store_all_items(
+    lab_of: LabOf, how: str, moment: int
+) -> None:
+    """Each way and each queue has its turn, at two moments together."""
+    store = Store(lab_of(tree(PAGES)))
+    lab, way, queue = store.lab, [*WAYS][moment % len(WAYS)], QUEUES[moment // 5 % len(QUEUES)]
+    settings = settings_of(store, way, queue, refuses=way == "a storage that refuses")
+    if how == "CLOSESPIDER_PAGECOUNT":
+        settings[how] = moment
+    else:
+        lab.site.hold_after(moment)
+    workers = 2 if queue == QUEUES[2] else 1
+    with ExitStack() as stack:
+        crawls = [stack.enter_context(lab.start(SPIDER, **settings)) for _ in range(workers)]
+        if how != "CLOSESPIDER_PAGECOUNT":
+            until(lambda: all("Spider opened" in one.log for one in crawls), "all have begun")
+            until(lambda: lab.site.held or crawls[0].is_over, "the crawl gets under way")
+            end(crawls[0], how)
+        lab.site.release()
+        for crawl in crawls[how == "kill" :]:
+            crawl.wait()
+    if queue == "JOBDIR" and how in ("kill", "SIGINT twice"):
+        settings["JOBDIR"] = lab.directory / "jobs again"  # Scrapy's own does not survive it
+    settings.pop("CLOSESPIDER_PAGECOUNT", None)
+    settings |= settings_of(store, way, "memory", refuses=False)
+    done = lab.crawl(SPIDER, **settings)
+    stored = store.rows() if WAYS[way][0] is None else store.items()
+    assert stored.keys() - {"/"} == lab.site.pages.keys() - {"/"}
+    assert not done.claims
+    again = sum(stored.values()) - len(stored) - (stored["/"] - 1)
+    # The thread of the pipeline may have written a second batch before the first is recorded.
+    most = WAYS[way][1] * workers * (1 + (way == "a pipeline that writes in bulk"))
+    assert again <= most or way in ("JSON in one file", "a storage that refuses")

@@ -50,7 +50,9 @@ def left(client: Redis) -> dict[str, Any]:
     return {request["url"]: request for request in requests}
 
 
-def test_a_url_is_left_with_its_request(recrawl: Call, bloom: BloomFilter, client: Redis) -> None:
+def test_a_url_is_left_with_its_request(
+    recrawl: Call, shop: Call, bloom: BloomFilter, client: Redis
+) -> None:
     (item,) = fingerprints([URL])
     bloom.add(item)
     done = recrawl(URL)
@@ -66,6 +68,9 @@ def test_a_url_is_left_with_its_request(recrawl: Call, bloom: BloomFilter, clien
     meta = {"bloom_claims": {f"default:{item.hex()}": 0}}
     assert json.loads(request) == {"url": URL, "dont_filter": True, "meta": meta}
     assert item in bloom
+    (answer,) = shop("check", URL, "--json").json["answers"]
+    assert (answer["state"], answer["attempts"]) == ("seen", 0)
+    assert "pending: a crawl fetches it again" in shop("check", URL).out
     before = left(client)
     done = recrawl(f"{URL}#fragment", "--json")
     assert [one["state"] for one in done.json["urls"]] == ["due"]
