@@ -216,7 +216,7 @@ def _answer(
         for window, stored in filters.items():
             if items := [item for head, item in batch if head["name"] == window]:
                 infos = dict(zip(items, stored.bloom.find_all(items), strict=True))
-                claims = stored.claims_of([i for i in items if not infos[i].seen])
+                claims = stored.claims_of(items)
                 known |= {(window, i): (info, claims.get(i)) for i, info in infos.items()}
         for head, item in batch:
             info, claim = known.get((head["name"], item), (NOT_SEEN, None))
