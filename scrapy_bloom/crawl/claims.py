@@ -24,7 +24,7 @@ from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.identity import Identity, is_start, name_of, pops_start_urls
 from scrapy_bloom.crawl.jobs import ClaimOwner, Job, JobKind
 from scrapy_bloom.crawl.lookups import Lookup
-from scrapy_bloom.crawl.pages import MAX_UNKEPT, ClaimSettler
+from scrapy_bloom.crawl.pages import ClaimSettler
 from scrapy_bloom.crawl.tracker import META, NO_ROOM, ClaimTracker
 from scrapy_bloom.crawl.workers import Process, Queue, Worker
 from scrapy_bloom.fingerprinter import VERSIONED, Key
@@ -34,6 +34,8 @@ from scrapy_bloom.settings import DEFAULT, ITEMS, RUN
 MAX_ATTEMPTS = 5
 #: Times that a chain of redirects may come back to a URL, for instance with a new cookie.
 MAX_RETURNS = 2
+#: Links of start pages, claimed by others, that are held at most: about 20 MB.
+MAX_LEFT = 10_000
 
 
 class Claims:
@@ -152,7 +154,7 @@ class Claims:
         if verdict is Verdict.OTHER_SPIDERS:
             self.awaits_other_spiders = True
         is_left = verdict is Verdict.OTHERS_UNKEPT and not _page_of(request, self.tracker)
-        if is_left and len(self._left_to_others) < MAX_UNKEPT:
+        if is_left and len(self._left_to_others) < MAX_LEFT:
             self._left_to_others[key] = request
 
     def dropped(self, window: str, fields: Collection[str], begun: float) -> None:
