@@ -88,9 +88,8 @@ def _state(info: ItemInfo, claim: StoredClaim | None) -> Document:
     if claim is None:
         return {"state": "seen" if info.seen else "new"}
     state, time = ("failed", "due") if claim.was_tried else ("claimed", "claimed")
-    if info.seen:
-        state = "seen"
-    return {"state": state, "attempts": claim.attempt} | with_dates({time: claim.time})
+    claimed = {"attempts": claim.attempt} | with_dates({time: claim.time})
+    return {"state": "seen" if info.seen else state} | claimed
 
 
 def _since(row: Document) -> str:
@@ -100,11 +99,11 @@ def _since(row: Document) -> str:
 
 
 def _until(row: Document) -> str:
-    if row["seen"] and "attempts" in row:
+    if not row["seen"]:
+        return minute(row.get("due", 0))
+    if "attempts" in row:  # it has a claim
         return "pending: a crawl fetches it again"
-    if row["seen"]:
-        return minute(row["until"]) or ("never" if row["window"] is None else "in a later run")
-    return minute(row.get("due", 0))
+    return minute(row["until"]) or ("never" if row["window"] is None else "in a later run")
 
 
 ANSWERS: Sequence[Column[Document]] = (
