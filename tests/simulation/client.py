@@ -18,6 +18,8 @@ NODES = SimpleNamespace(
     startup_nodes={"first": SimpleNamespace(host="node", port=0)},
     remap_host_port=lambda host, port: (host, port),
 )
+#: To make one takes as long as a hundred commands.
+UNUSED = redis.asyncio.ConnectionPool()
 
 
 class SimulatedClient(redis.Redis):
@@ -59,7 +61,7 @@ class AsyncSimulatedClient(redis.asyncio.Redis):
     """
 
     def __init__(self, world: World, name: str) -> None:
-        super().__init__()
+        super().__init__(connection_pool=UNUSED)
         self.world, self.name = world, name
         if world.nodes > 1:
             self.nodes_manager = NODES

@@ -25,7 +25,7 @@ from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.bloom.model import hashing
+from scrapy_bloom.bloom.model import hashing, sizing
 from scrapy_bloom.bloom.protocol import ring_store
 from scrapy_bloom.crawl import (
     claims,
@@ -58,6 +58,8 @@ TIMEOUT_STEPS = 8
 UNWRITTEN = "[bloom-unwritten]"
 #: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
 EXPECTED = (BloomError, SiteError, ConnectionError, struct.error)
+#: Blocks of the filters that rules lead to: to look through 16 of them takes most of a run's time.
+RULES_BLOCKS = 2
 #: What workers do that are many: they wait before a look.
 CROWD = {"IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1}
 
@@ -224,6 +226,7 @@ def simulated(world: World) -> Iterator[None]:
         (workers, "worker_id", named(workers.worker_id)),
         (ring_store, "secrets", chosen),
         (hashing, "secrets", chosen),
+        (sizing, "DEFAULT_BLOCKS", RULES_BLOCKS),
         (claims, "MAX_ATTEMPTS", MAX_ATTEMPTS),
         (context, "Runtime", runtime),
         (asyncio, "to_thread", in_thread),

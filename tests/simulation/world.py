@@ -417,10 +417,10 @@ class World:
             seconds, rest = divmod(round((self._begin + self.now) * 1e6), 1_000_000)
             self.execute("SET", TIME, json.dumps([str(seconds), str(rest)]))
         if self._full <= self.now:
-            return [self._execute(words, node) for words in commands]
+            return self._execute(commands, node)
         self.execute("CONFIG", "SET", "maxmemory", 1)
         try:
-            return [self._execute(words, node) for words in commands]
+            return self._execute(commands, node)
         finally:
             self.execute("CONFIG", "SET", "maxmemory", 0)
 
@@ -434,30 +434,41 @@ class World:
         self._connection.send_command(*arguments)
         return self._connection.read_response()
 
-    def _execute(self, words: Words, node: int) -> Any:
-        name, *rest = words
+    def _execute(self, commands: Sequence[Words], node: int) -> list[Any]:
+        """Carry out a node's commands in one round trip; return replies, with errors among them."""
+        answers = [self._answer(words, node) for words in commands]
+        sent = [answer for answer in answers if isinstance(answer, tuple)]
+        self._connection.send_packed_command(self._connection.pack_commands(sent))
+        return [self._reply() if isinstance(answer, tuple) else answer for answer in answers]
+
+    def _reply(self) -> Any:
         try:
-            if name == "INFO" and rest == ["server"]:
-                return b"run_id:" + self.execute("GET", f"{PROCESS}{node}")
-            if name == "CLUSTER":
-                return [
-                    [SLOTS * one // self.nodes, SLOTS * (one + 1) // self.nodes - 1, ["node", one]]
-                    for one in range(self.nodes)
-                ]
-            if name == "WAIT":
-                return self.rng.randrange(2)  # replicas, without the time that they take
-            if name in ("EVAL", "SCRIPT LOAD"):
-                sha = self._load(rest[0])
-                if name == "SCRIPT LOAD":
-                    return sha
-                name, rest[0] = "EVALSHA", sha
-            if name == "EVALSHA":
-                if rest[0] not in self._scripts:
-                    raise redis.exceptions.NoScriptError("No matching script")
-                rest[0] = self._scripts[rest[0]][1]
-            return self.execute(name, *rest)
+            return self._connection.read_response()
         except redis.ResponseError as error:
             return error
+
+    def _answer(self, words: Words, node: int) -> Any:
+        """Return the reply to a command; a tuple of the words that the server gets in its place."""
+        name, *rest = words
+        if name == "INFO" and rest == ["server"]:
+            return f"run_id:{self._process_name(node)}".encode()
+        if name == "CLUSTER":
+            return [
+                [SLOTS * one // self.nodes, SLOTS * (one + 1) // self.nodes - 1, ["node", one]]
+                for one in range(self.nodes)
+            ]
+        if name == "WAIT":
+            return self.rng.randrange(2)  # replicas, without the time that they take
+        if name in ("EVAL", "SCRIPT LOAD"):
+            sha = self._load(rest[0])
+            if name == "SCRIPT LOAD":
+                return sha
+            name, rest[0] = "EVALSHA", sha
+        if name == "EVALSHA":
+            if rest[0] not in self._scripts:
+                return redis.exceptions.NoScriptError("No matching script")
+            rest[0] = self._scripts[rest[0]][1]
+        return (name, *rest)
 
     def _load(self, text: str) -> str:
         """Load a script; return its SHA-1."""
@@ -521,7 +532,10 @@ class World:
             self.forget(node)
 
     def _name_process(self, node: int) -> None:
-        self.client.set(f"{PROCESS}{node}", f"process{node}x{self._processes[node]}")
+        self.client.set(f"{PROCESS}{node}", self._process_name(node))
+
+    def _process_name(self, node: int) -> str:
+        return f"process{node}x{self._processes[node]}"
 
     def _node_of(self, key: str) -> int:
         """Return the node that has a key of the filter; -1 for other keys."""
