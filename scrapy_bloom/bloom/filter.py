@@ -17,13 +17,21 @@ from scrapy_bloom.bloom.extras.save import Progress
 from scrapy_bloom.bloom.methods import FilterMethods
 from scrapy_bloom.bloom.model.hashing import Item, to_bytes
 from scrapy_bloom.bloom.options import FilterOptions
-from scrapy_bloom.bloom.protocol.cached_ring import CachedRing, Verdict
-from scrapy_bloom.bloom.protocol.membership import MakeFrame, add, locate, verdict_on_one
-from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
+from scrapy_bloom.bloom.protocol.cached_ring import (
+    BY_CODE,
+    NO_ROOM,
+    CachedRing,
+    Verdict,
+    is_answer,
+)
+from scrapy_bloom.bloom.protocol.membership import add
+from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Reply, Wait
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 T = TypeVar("T")
+#: Makes the call for one item as it is sent, of its ring and its packed offsets.
+MakeFrame = Callable[[CachedRing, bytes], bytes]
 
 
 class BloomFilter(FilterMethods):
@@ -147,9 +155,9 @@ class BloomFilter(FilterMethods):
             StorageError: the outcome is unknown.
         """
         session = self.session
-        held, packed = locate(session, item)
-        if held is not None:
-            reply = self._driver.exchange(make_frame(held, packed))
+        block, hashes = session.hasher.hashes(item) if session.header else (0, [])
+        if (held := session.held.get(block)) is not None:
+            reply = self._driver.exchange(make_frame(held, held.pack(hashes)))
             verdict = verdict_on_one(session, held, reply) if reply is not None else None
             if verdict is not None:
                 return verdict
@@ -374,3 +382,17 @@ class AsyncBloomFilter(FilterMethods):
         """See ``BaseFilter.run_on_all``; what cleans up is not cancelled."""
         running = super().run_on_all(operation)
         return await (finish(running) if cleaning else running)
+
+
+def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> Verdict | None:
+    """Return the verdict in the reply to an addition, or a claim, of one item.
+
+    None if there is none, and ``add`` has to do what is needed; nothing has changed then.
+    """
+    if not is_answer(reply, 1) or (
+        reply.verdicts in NO_ROOM and not session.is_stuck(held.ring.block)
+    ):
+        return None
+    if reply.mark == FILLING:
+        session.notify(FILLING, held.ring)
+    return BY_CODE[reply.verdicts]

@@ -18,9 +18,9 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy_bloom.bloom.errors import shown
 from scrapy_bloom.crawl.request_values import (
     MAX_LENGTH,
-    Packer,
     class_path,
     find_class,
+    pack,
     to_json,
     unpack,
 )
@@ -74,10 +74,9 @@ def dump(request: Request, spider: Spider | None) -> str:
         NotKeepableError: it would not come back exactly as it is.
     """
     try:
-        packer = Packer(spider)
-        fields = _fields(request, packer, spider)
+        fields, is_certain = _fields(request, spider)
         text = _bounded(to_json(fields))
-        if not (packer.is_certain and _is_certain(request)):
+        if not (is_certain and _is_certain(request)):
             _try(text, request, fields, spider)
     except Exception as error:  # a user's class may raise anything
         raise NotKeepableError(_reason(error)) from None
@@ -133,8 +132,9 @@ def _reason(error: Exception) -> str:
 # -- writing --
 
 
-def _fields(request: Request, packer: Packer, spider: Spider | None) -> dict[str, object]:
-    fields: dict[str, object] = {}
+def _fields(request: Request, spider: Spider | None) -> tuple[dict[str, object], bool]:
+    """Return what is stored of a request, and whether it comes back unchanged: see ``pack``."""
+    fields, values = dict[str, object](), dict[str, object]()
     later = set_later(request) if SET_LATER in request.meta else NO_PARTS  # as of most requests
     for name in request.attributes:
         value = getattr(request, name)
@@ -149,10 +149,11 @@ def _fields(request: Request, packer: Packer, spider: Spider | None) -> dict[str
             if lines := _header_lines(value, request.url, later.headers):
                 fields[name] = lines
         else:
-            fields[name] = packer.pack(name, value)
+            values[name] = value
     if type(request) is not Request:
         fields["_class"] = class_path(type(request), spider)
-    return fields
+    packed, is_certain = pack(values, spider)
+    return packed | fields, is_certain
 
 
 def _header_lines(headers: Headers, url: str, later: Collection[str]) -> list[list[Any]]:
@@ -205,7 +206,7 @@ def _try(text: str, request: Request, fields: dict[str, object], spider: Spider 
     """Refuse a request that does not come back unchanged."""
     again = _read(text, spider)
     before = fields | _own_state(request)
-    after = _fields(again, Packer(spider), spider) | _own_state(again)
+    after = _fields(again, spider)[0] | _own_state(again)
     names = before.keys() | after.keys()
     lost = sorted(name for name in names if before.get(name) != after.get(name))
     if lost:

@@ -34,14 +34,25 @@ _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 to_json = JSONEncoder(separators=(",", ":")).encode
 
 
-class Packer:
-    """Packs the attributes of one request.
-
-    ``is_certain`` turns False when only a trial can show that a value would come back unchanged.
+def pack(attributes: Mapping[str, object], spider: Spider | None) -> tuple[dict[str, Any], bool]:
+    """Return attributes of a request as JSON has them, and whether they come back unchanged.
 
     Args:
+        attributes: name -> value.
         spider: the spider whose modules have the classes that can be stored.
+
+    Returns:
+        Them; False if only a trial can show whether they would come back unchanged.
+
+    Raises:
+        ValueError: one cannot be stored; the message has its name.
     """
+    packer = _Packer(spider)
+    return {name: packer.pack(name, value) for name, value in attributes.items()}, packer.is_certain
+
+
+class _Packer:
+    """Packs the attributes of one request: see ``pack``."""
 
     def __init__(self, spider: Spider | None) -> None:
         self.is_certain = True
@@ -51,11 +62,6 @@ class Packer:
         self._count = self._length = 0
 
     def pack(self, name: str, value: object) -> Any:
-        """Return an attribute's value as JSON has it.
-
-        Raises:
-            ValueError: it cannot be stored; the message has the attribute's name.
-        """
         self._name = name
         return self._pack(value, 0)
 
@@ -124,7 +130,7 @@ class Packer:
 
 
 def unpack(value: Any, spider: Spider | None, depth: int = 0) -> Any:
-    """Return a value that a ``Packer`` packed.
+    """Return a value that ``pack`` packed.
 
     Args:
         value: as JSON has it.

@@ -39,9 +39,7 @@ def profile(function: Callable[[], object]) -> tuple[set[str], int]:
     return files, hops
 
 
-@pytest.mark.parametrize(
-    ("remember", "files", "hops"), [("scheduled", 10, 15), ("crawled", 13, 24)]
-)
+@pytest.mark.parametrize(("remember", "files", "hops"), [("scheduled", 9, 14), ("crawled", 12, 20)])
 @in_loop
 async def test_one_new_url_passes_few_files(
     server: Server, client: redis.Redis, remember: str, files: int, hops: int

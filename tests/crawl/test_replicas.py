@@ -20,7 +20,6 @@ from support.workers import Worker, claimed, recorded
 from support.workers import page as request
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.membership import locate
 from scrapy_bloom.crawl.jobs import Job, JobKind
 
 CHILDREN = [f"/child-{number}" for number in range(30)]
@@ -42,9 +41,8 @@ def node_of(client: redis.RedisCluster, url: str, primaries: list[Server]) -> Se
     """Return the primary that has the block of a page."""
     bloom = BloomFilter(client, "odd:bloom")
     bloom.open()
-    held, _ = locate(bloom.session, fingerprint(Request(url)))
-    assert held is not None
-    slot = key_slot(bloom.session.keys.ring(held.ring.block).encode())
+    block = bloom.session.hasher.block(fingerprint(Request(url)))
+    slot = key_slot(bloom.session.keys.ring(block).encode())
     return primaries[slot * len(primaries) // 16_384]
 
 

@@ -24,7 +24,7 @@ from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.driver import Exchanger
 from scrapy_bloom.bloom.errors import NotReadyError
-from scrapy_bloom.bloom.protocol.scripts import to_resp
+from scrapy_bloom.bloom.protocol.cached_ring import to_resp
 from scrapy_bloom.migrate import SetSource
 
 TIMEOUT = 0.5

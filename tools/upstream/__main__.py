@@ -40,7 +40,7 @@ def parse() -> argparse.Namespace:
     add("--scrapy", nargs="+", default=[], help='versions; "newest", or a branch such as "master"')
     add("--scrapy-redis", nargs="+", default=[], help="versions")
     add("--reactor", choices=REACTORS, default=REACTORS[0], help="Scrapy's option of the same name")
-    add("--remember", choices=("crawled", "scheduled"), default="crawled", help="BLOOM_REMEMBER")
+    add("--remember", choices=("crawled", "scheduled"), help="BLOOM_REMEMBER; default: the suite's")
     add("--workers", type=int, default=2, help="processes that run tests at a time")
     add("--tests", nargs="+", default=[], help="files, instead of all")
     add(
@@ -55,9 +55,11 @@ def chosen(options: argparse.Namespace) -> list[Suite]:
     """Return the suites that the options name; all if they name none."""
     pins = {suite.version: suite.pins for suite in SUITES if suite.project == SCRAPY}
     named = [Suite(SCRAPY, v, pins=pins.get(v, NEWEST)) for v in options.scrapy]
-    named += [Suite(SCRAPY_REDIS, version) for version in options.scrapy_redis]
-    suites = named or SUITES
-    return [replace(s, reactor=options.reactor, remember=options.remember) for s in suites]
+    named += [replace(SUITES[-1], version=version) for version in options.scrapy_redis]
+    return [
+        replace(suite, reactor=options.reactor, remember=options.remember or suite.remember)
+        for suite in named or SUITES
+    ]
 
 
 def check(suite: Suite, known: list[Known], options: argparse.Namespace) -> Comparison:

@@ -1,4 +1,4 @@
-"""A ring as one client holds it, and the script calls made of it. No I/O.
+"""A ring as one client holds it, the script calls made of it, and what replies say. No I/O.
 
 What all calls on a ring have in common is computed once, when the first of them is made.
 """
@@ -9,12 +9,13 @@ from enum import StrEnum
 from functools import cached_property
 from struct import Struct
 
+from scrapy_bloom.bloom.errors import RestartedError, StorageError
 from scrapy_bloom.bloom.model.generations import Generation, Layer
 from scrapy_bloom.bloom.model.hashing import offset_packer, offsets
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.sizing import COUNTER_BITS
-from scrapy_bloom.bloom.protocol.scripts import Argument, Call, load, to_resp
+from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Argument, Call, Reply, load
 
 
 class Verdict(StrEnum):
@@ -72,6 +73,8 @@ UNCACHED = UNKEPT_ELSEWHERE | {Verdict.OTHERS_UNKEPT, Verdict.UNRECORDED}
 NO_ROOM = frozenset((Verdict.UNRECORDED, Verdict.UNCOUNTED))
 #: Characters in replies -> verdicts.
 BY_CODE = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.UNKNOWN}
+#: Characters of the verdicts in a reply of ``add``, ``count`` or ``claim``.
+VERDICTS = "".join(BY_CODE)
 
 
 #: URLs in one call on a ring of one layer: at ~5 us each, a call holds the server for about 1 ms.
@@ -285,3 +288,25 @@ def _frame(call: Call, width: int, more: int) -> Frame:
     head = call._replace(args=before).command()
     count = len(head) + 1 + len(after) + more
     return b"*%d\r\n%b$%d\r\n" % (count, to_resp(*head), width), b"\r\n" + to_resp(*after)
+
+
+def to_resp(*arguments: Argument) -> bytes:
+    r"""Return arguments as Redis reads them: ``b"$3\r\nGET\r\n$1\r\nk\r\n"``."""
+    encoded = [a if isinstance(a, bytes) else str(a).encode() for a in arguments]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(a), a) for a in encoded])
+
+
+def is_answer(reply: Reply, items: int) -> bool:
+    """Whether a reply holds the verdicts on so many items, and not the reason why it holds none.
+
+    Raises:
+        RestartedError: it is from another process of the server than the caller knows.
+        StorageError: it holds verdicts, but not on so many items, or such as there are none.
+    """
+    if reply.status == RESTARTED:
+        raise RestartedError("the server was restarted, or replaced by a replica: open it again")
+    if reply.status != "ok":
+        return False
+    if len(reply.verdicts) != items or reply.verdicts.strip(VERDICTS):
+        raise StorageError(f"a script answered {reply.verdicts!r:.40} on {items} items")
+    return True

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict, is_answer
 from scrapy_bloom.bloom.protocol.ledger_protocol import Kept, decode_reason, encode_reason
 from scrapy_bloom.bloom.protocol.membership import (
     BlockBatch,
     ask,
     by_block,
-    is_answer,
     parts_of,
     to_verdicts,
 )

@@ -7,7 +7,7 @@ from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.header import parse_blocks
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
-from scrapy_bloom.bloom.protocol.membership import is_answer
+from scrapy_bloom.bloom.protocol.cached_ring import is_answer
 from scrapy_bloom.bloom.protocol.ring_store import MAX_RACES, Operation, StoredFilter
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply, load
 from scrapy_bloom.bloom.protocol.session import FilterSession

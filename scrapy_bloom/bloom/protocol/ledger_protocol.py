@@ -10,7 +10,8 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ledger import LedgerChunk, LedgerEntry
 from scrapy_bloom.bloom.model.sizing import DEFAULT_BLOCKS
 from scrapy_bloom.bloom.protocol import rights
-from scrapy_bloom.bloom.protocol.membership import by_block, is_answer, parts_of
+from scrapy_bloom.bloom.protocol.cached_ring import is_answer
+from scrapy_bloom.bloom.protocol.membership import by_block, parts_of
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Argument, Call, Reply, load, with_ledger
 from scrapy_bloom.bloom.protocol.session import FilterSession

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from scrapy_bloom.bloom.errors import ConfigurationError, RestartedError, StorageError
+from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 from scrapy_bloom.bloom.model.generations import Generation
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.protocol.cached_ring import BY_CODE, NO_ROOM, CachedRing, Verdict
+from scrapy_bloom.bloom.protocol.cached_ring import BY_CODE, NO_ROOM, CachedRing, Verdict, is_answer
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, Operation, count_round
-from scrapy_bloom.bloom.protocol.scripts import RESTARTED, Call, Reply, on_full_server
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply, on_full_server
 from scrapy_bloom.bloom.protocol.session import FilterSession
 from scrapy_bloom.bloom.protocol.swaps import in_parts
 
@@ -21,8 +21,6 @@ MAX_URLS_PER_ROUND = 8_192
 MAX_PER_CALL = 256
 
 UNKNOWN = Verdict.UNKNOWN.value
-#: Characters of the verdicts in a reply of ``add``, ``count`` or ``claim``.
-VERDICTS = "".join(BY_CODE)
 #: Character in a reply of ``contains`` or ``discard``: the item seems to be there.
 PRESENT = "1"
 
@@ -46,8 +44,6 @@ class BlockBatch:
 Found = tuple[Ring, Generation | None]
 #: Makes the call for a batch.
 MakeCall = Callable[[BlockBatch], Call]
-#: Makes the call for one item as it is sent, of its ring and its packed offsets.
-MakeFrame = Callable[[CachedRing, bytes], bytes]
 
 
 def add(
@@ -85,45 +81,6 @@ def renew(session: FilterSession, items: Sequence[bytes]) -> Operation[list[Verd
 def to_verdicts(codes: str) -> list[Verdict]:
     """Return a verdict for each character of a reply."""
     return [BY_CODE[code] for code in codes]
-
-
-def locate(session: FilterSession, item: bytes) -> tuple[CachedRing | None, bytes]:
-    """Return the ring of an item's block, None if it is not known; packed offsets in its layers."""
-    if session.header is None:
-        return None, b""
-    block, hashes = session.hasher.hashes(item)
-    held = session.held.get(block)
-    return held, held.pack(hashes) if held is not None else b""
-
-
-def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> Verdict | None:
-    """Return the verdict in the reply to an addition, or a claim, of one item.
-
-    None if there is none, and ``add`` has to do what is needed; nothing has changed then.
-    """
-    if not is_answer(reply, 1) or (
-        reply.verdicts in NO_ROOM and not session.is_stuck(held.ring.block)
-    ):
-        return None
-    if reply.mark == FILLING:
-        session.notify(FILLING, held.ring)
-    return BY_CODE[reply.verdicts]
-
-
-def is_answer(reply: Reply, items: int) -> bool:
-    """Whether a reply holds the verdicts on so many items, and not the reason why it holds none.
-
-    Raises:
-        RestartedError: it is from another process of the server than the caller knows.
-        StorageError: it holds verdicts, but not on so many items, or such as there are none.
-    """
-    if reply.status == RESTARTED:
-        raise RestartedError("the server was restarted, or replaced by a replica: open it again")
-    if reply.status != "ok":
-        return False
-    if len(reply.verdicts) != items or reply.verdicts.strip(VERDICTS):
-        raise StorageError(f"a script answered {reply.verdicts!r:.40} on {items} items")
-    return True
 
 
 def contains(session: FilterSession, items: Sequence[bytes]) -> Operation[list[bool]]:

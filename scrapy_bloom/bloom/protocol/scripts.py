@@ -87,12 +87,6 @@ class Call(NamedTuple):
         return (*head, len(keys), *keys, *self.args)
 
 
-def to_resp(*arguments: Argument) -> bytes:
-    r"""Return arguments as Redis reads them: ``b"$3\r\nGET\r\n$1\r\nk\r\n"``."""
-    encoded = [a if isinstance(a, bytes) else str(a).encode() for a in arguments]
-    return b"".join([b"$%d\r\n%b\r\n" % (len(a), a) for a in encoded])
-
-
 class Wait(NamedTuple):
     """The command WAIT. It counts the writes of its own connection only: see ``session.touches``.
 

@@ -23,6 +23,7 @@ from scrapy_bloom.bloom.extras import algebra
 from scrapy_bloom.bloom.extras.file import ArchiveReader, ArchiveWriter
 from scrapy_bloom.bloom.extras.install import Run, load
 from scrapy_bloom.bloom.extras.save import save
+from scrapy_bloom.bloom.filter import verdict_on_one
 from scrapy_bloom.bloom.methods import FilterMethods
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.hashing import field_of
@@ -30,10 +31,11 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol import claim_protocol as claims
 from scrapy_bloom.bloom.protocol import deletion
 from scrapy_bloom.bloom.protocol import worker_protocol as workers
+from scrapy_bloom.bloom.protocol.cached_ring import to_resp
 from scrapy_bloom.bloom.protocol.info import probe
-from scrapy_bloom.bloom.protocol.membership import add, locate, verdict_on_one
+from scrapy_bloom.bloom.protocol.membership import add
 from scrapy_bloom.bloom.protocol.ring_store import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call, Reply, to_resp
+from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import FilterSession
 
 ITEMS = [b"one", b"two", b"three"]
@@ -206,9 +208,11 @@ def _one(bloom: Offline) -> Operation[object]:
     """Add one item as a crawl does."""
     session = bloom.session
     yield from session.open()
-    held, packed = locate(session, ITEMS[0])
+    block, hashes = session.hasher.hashes(ITEMS[0])
+    held = session.held.get(block)
     if held is None:
         return None
+    packed = held.pack(hashes)
     assert held.add_one(packed)
     assert held.claim_one(packed, ("w", "n", 0, 0, FIELD, "", "{}"))
     (reply,) = yield [held.add(packed)]
