@@ -89,6 +89,7 @@ class Kind:
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.02}
 _ENDS = {"kill": 0.004, "stop": 0.002}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003, "block": 0.01, "cancel": 0.02}
+_SERVER = {"forget": 0.004, "restart": 0.004, "full": 0.004}
 _OFTEN_KILLED = Faults(**{**_FAULTS, "kill": 0.03})
 _ITEMS: dict[str, Any] = {"items": 0.5, "settings": {"BLOOM_REMEMBER": "items"}}
 _SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
@@ -107,6 +108,8 @@ KINDS = {
     "faults": Kind(Faults(**_FAULTS)),
     "forgetful": Kind(Faults(**_FAULTS, forget=0.002), choices={"BLOOM_WAIT_REPLICAS": [0, 1]}),
     "evicted": Kind(Faults(**_FAULTS, evict=0.004)),
+    "server": Kind(Faults(**_FAULTS, **_SERVER), choices={"BLOOM_PENDING_MEMORY": [4_000, 0]}),
+    "server-full": Kind(Faults(**_ENDS, full=0.02), fails=False, writes_all=True),
     "rotating": Kind(
         Faults(**{**_FAULTS, "jump": 0.02}),
         settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes"},
@@ -182,6 +185,13 @@ KINDS = {
         passes=True,
         unlinks=True,
         windows=("1-hour", "90-minutes"),
+    ),
+    "ledger-server": Kind(
+        Faults(**_FAULTS, **_SERVER),
+        stored=1.0,
+        settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
+        passes=True,
+        unlinks=True,
     ),
     "scheduled": Kind(Faults(**_NETWORK), fails=False, settings={"BLOOM_REMEMBER": "scheduled"}),
 }

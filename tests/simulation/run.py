@@ -174,6 +174,10 @@ class Run:
             world.forget()
         if world.faults.down and world.strikes("down"):
             world.fail_node()
+        if world.strikes("restart"):
+            world.restart()
+        if world.strikes("full"):
+            world.fill()
         if world.strikes("evict"):
             world.evict()
         if world.strikes("jump"):

@@ -134,10 +134,6 @@ class WebRun(Run):
         for crawl in self._crawls:
             if isinstance(crawl, WebCrawl) and crawl.again <= world.now:
                 crawl.stop()
-        if world.strikes("restart"):
-            world.restart()
-        if world.strikes("full"):
-            world.fill()
 
     def _left_by(self, owner: str, url: str, ended: Mapping[str, Crawl]) -> Crawl | None:
         crawl = super()._left_by(owner, url, ended)

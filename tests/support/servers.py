@@ -1,5 +1,6 @@
 """Real Valkey and Redis servers for tests and benchmarks, each a process of its own on loopback."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import redis
 
@@ -51,6 +52,9 @@ SERVERS = {name: binary for name, binary in FOUND.items() if binary}
 MISSING = sorted(FOUND.keys() - SERVERS.keys())
 #: Chooses ports. Hypothesis seeds the generator of the module alike in all test processes.
 PORTS = random.SystemRandom()
+#: Those of this process, and the file whose bytes stand for ports: once closed, none is locked.
+_taken = set[int]()
+_locks: list[IO[bytes]] = []
 #: Options of a server that loses nothing when it is killed.
 LASTING = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -172,10 +176,13 @@ def free_port() -> int:
     """Return a free port; the port 10,000 above it, of a cluster's bus, is free too.
 
     Both are below the ports that Linux gives to outgoing connections (32,768 and up): one of those
-    could take the port before a server binds it, or between two starts of it.
+    could take the port before a server binds it, or between two starts of it. And no other process
+    of tests gets it, as long as this one runs.
     """
     while True:
         port = PORTS.randrange(10_000, 20_000)
+        if port in _taken or not _is_lockable(port):
+            continue
         with ExitStack() as probes:
             try:
                 for number in (port, port + 10_000):
@@ -184,4 +191,17 @@ def free_port() -> int:
                     probe.bind(("127.0.0.1", number))
             except OSError:
                 continue
+        _taken.add(port)
         return port
+
+
+def _is_lockable(port: int) -> bool:
+    """Lock a port's byte of a file, until this process ends; return whether that is possible."""
+    if not _locks:
+        path = Path(tempfile.gettempdir()) / f"bloom-test-ports-{os.getuid()}"
+        _locks.append(path.open("ab"))
+    try:
+        fcntl.lockf(_locks[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
