@@ -107,7 +107,7 @@ def recrawl(session: CommandSession) -> ExitCode:
             for one in targets
         )
         text = f"{where}: {_summary(spider.name, counts)}"
-        if counts[LEFT] and opts.callback is None and not _has_rules(spider):
+        if counts[LEFT] and opts.callback is None and not isinstance(spider, CrawlSpider):
             text += ". They go to parse: --callback names another method"
         session.report_list(head, "urls", rows, COLUMNS, lambda _: text)
     return ExitCode.FINE
@@ -142,15 +142,11 @@ def _spider(session: CommandSession) -> Spider:
     return cls.__new__(cls)
 
 
-def _has_rules(spider: Spider) -> bool:
-    """Whether it is a CrawlSpider, whose rules say which method gets a page."""
-    return type(spider)._parse is not Spider._parse  # noqa: SLF001
-
-
 def _callback(spider: Spider, name: str | None) -> Any:
     """Return the method of a name; None for the default, which the spider must have."""
     cls = type(spider)
-    if cls.parse is Spider.parse and (name == "parse" or (name is None and not _has_rules(spider))):
+    to_parse = name == "parse" or (name is None and not isinstance(spider, CrawlSpider))
+    if to_parse and cls.parse is Spider.parse:
         raise ConfigurationError(
             f"spider {cls.name!r} has no parse: say which method gets the pages with --callback"
         )

@@ -287,7 +287,8 @@ def _choose_spider(
     loader: Any, names: Sequence[str], project: Settings, opts: argparse.Namespace
 ) -> type[Spider]:
     """Return the spider whose settings count; ``Spider`` itself if any spider will do."""
-    listed = ", ".join(names) or "none: this is no Scrapy project"
+    nothing = "none yet" if project.getlist("SPIDER_MODULES") else "none: this is no Scrapy project"
+    listed = ", ".join(names) or nothing
     if opts.spider is not None and opts.spider not in names:
         raise ConfigurationError(
             f"--spider {opts.spider!r:.60} is no spider of a project; there are: {listed}"

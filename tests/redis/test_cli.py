@@ -49,9 +49,10 @@ def test_options_and_settings_name_the_server(call: Call, client: Redis, server:
     assert done.code == 0, done.err
     assert done.json["filters"][0]["key"] == KEY
     assert call("info", spiders=(Shop,), REDIS_URL=server.url).code == 0
-    done = call("info")
+    done = call("info", SPIDER_MODULES=[])
     assert done.code == 2
     assert "none: this is no Scrapy project), or give the filter's key with --key" in done.err
+    assert "(there are: none yet)" in call("info", SPIDER_MODULES=["json"]).err
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["plan", "surplus"], ["info", "-s", "x"]])

@@ -26,7 +26,7 @@ from scrapy_bloom.bloom.errors import NotReadyError
 
 URLS = [f"https://example.com/{i}" for i in range(640)]
 #: Links of a page; seconds that a reply may take, where one is lost.
-PAGE, SHORT = 64, 0.5
+PAGE, SHORT = 64, 2.0
 
 
 @asynccontextmanager

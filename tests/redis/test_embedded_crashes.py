@@ -113,7 +113,7 @@ def test_a_server_that_exits_is_reported_with_its_log(data_dir: Path) -> None:
     started = time.monotonic()
     with pytest.raises(StorageError, match=r"(?s)exited.*AOF"):
         EmbeddedServer.attach(data_dir)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert embedded.is_free(data_dir / "users.lock")
 
 

@@ -34,11 +34,11 @@ KEY = "d"
 
 @contextmanager
 def failing(match: str) -> Iterator[None]:
-    """What is done fails, and in time."""
+    """What is done fails, and not after as long as on a server that hangs for ever."""
     started = time.monotonic()
     with pytest.raises(StorageError, match=match):
         yield
-    assert time.monotonic() - started < 10 * TIMEOUT
+    assert time.monotonic() - started < 20 * PATIENCE
 
 
 @contextmanager

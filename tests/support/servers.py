@@ -108,7 +108,8 @@ class Server:
                 return False
 
     def client(self, **kwargs: Any) -> redis.Redis:
-        return redis.Redis.from_url(self.unix_url, **kwargs)
+        # redis-py's own time-out, 5 seconds, is short where many processes share a core.
+        return redis.Redis.from_url(self.unix_url, **{"socket_timeout": 60, **kwargs})
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

@@ -21,6 +21,8 @@ URL_FORMS = (
     "rediss+sentinel://..., unix://[[user]:password@]/path/to/socket[?db=0] or embedded:[/data/dir]"
 )
 PORT, SENTINEL_PORT, MAX_PORT = 6379, 26379, 65535
+#: Characters of an address at most: to match one takes quadratic time.
+MAX_LENGTH = 4_096
 #: Arguments that a URL says by its form, never in its query.
 NOT_IN_QUERY = frozenset(
     (
@@ -138,6 +140,8 @@ def _is_ours(name: str, kind: str) -> bool:
 
 
 def _form_of(url: str) -> re.Match[str] | None:
+    if len(url) > MAX_LENGTH:
+        return None
     return next(filter(None, (form.fullmatch(url) for form in _FORMS)), None)
 
 
