@@ -37,6 +37,8 @@ OF_CRAWLER = (
     *("requests", "pages", "rss_mb", "objects", "files", "threads", "tasks", "queue", "entries"),
     *("rotations", "outages", "offline", "unknown", "taken_over", "failed", "not_kept"),
 )
+#: Tag of the log line of a crawl that could not write all in time.
+UNWRITTEN = "[bloom-unwritten]"
 OF_SERVER = ("server_mb", "keys", "claims", "lasting_keys")
 COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER)
 
@@ -112,7 +114,7 @@ class End:
     Args:
         exit_codes: of the crawlers; None for one that did not end by itself.
         failed_claims: claims on the server of pages that failed.
-        claims: claims on the server of crawlers.
+        claims: claims on the server of crawlers, none of which says that it could not write all.
         lasting_keys: keys without an expiry.
         gaps: the longest time that each page was not crawled.
         crawled: crawls of pages, by both crawlers.
@@ -265,11 +267,13 @@ class Stand:
         heads = [claim.split()[:4] for block in claims for claim in block]
         # A page that failed may be due again at the end: who stops then leaves it to the next.
         failed = [owner.startswith("-") or attempt != "0" for owner, _, _, attempt in heads]
+        logs = (path.read_text() for path in self.options.directory.glob("*.log"))
+        is_late = any(UNWRITTEN in log for log in logs)
         visits = read_visits(self._visits, self.options.pages)
         return End(
             exit_codes=self._exit_codes(),
             failed_claims=sum(failed),
-            claims=len(failed) - sum(failed),
+            claims=0 if is_late else len(failed) - sum(failed),
             lasting_keys=[key for key in keys if self._client.ttl(key) == -1],
             gaps=gaps(visits, self._began, self._stop.stat().st_mtime),
             crawled=sum(map(len, visits)),

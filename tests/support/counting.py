@@ -58,5 +58,5 @@ def assert_ended_well(done: Done) -> None:
     """There is no error in the log, and no claim is left."""
     assert "ERROR" not in done.log
     assert done.stats["finish_reason"] == "finished"
-    assert not done.claims
+    assert not done.claims, done.log
     assert not done.workers
