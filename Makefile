@@ -79,7 +79,7 @@ chaos: $(VENV)/dev
 # For example SIMULATE="--kind faults --first 914 --runs 1"; --note adds runs that fail to tests/simulation/failing.txt
 simulate: $(VENV)/dev
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation --engine $(or $(ENGINE),small) \
-		$(or $(SIMULATE),--runs $(if $(filter scrapy,$(ENGINE)),273,400))
+		$(or $(SIMULATE),--runs $(if $(filter scrapy,$(ENGINE)),273,345))
 
 # For example MUTANTS="--only claim --runs 50"; ENGINE=scrapy puts mended faults into crawls by Scrapy's own engine
 mutants: $(VENV)/dev

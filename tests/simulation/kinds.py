@@ -109,6 +109,7 @@ KINDS = {
     "forgetful": Kind(Faults(**_FAULTS, forget=0.002), choices={"BLOOM_WAIT_REPLICAS": [0, 1]}),
     "evicted": Kind(Faults(**_FAULTS, evict=0.004)),
     "server": Kind(Faults(**_FAULTS, **_SERVER), choices={"BLOOM_PENDING_MEMORY": [4_000, 0]}),
+    "outages": Kind(Faults(lost_request=0.05, lost_reply=0.03, full=0.01, kill=0.03), fails=False),
     "server-full": Kind(Faults(**_ENDS, full=0.02), fails=False, writes_all=True),
     "rotating": Kind(
         Faults(**{**_FAULTS, "jump": 0.02}),

@@ -350,6 +350,7 @@ MUTANTS = (
         "            jobs = self._jobs.first_batch(",
         "            self._jobs.put_back(self._jobs.take_all()[::-1])\n"
         "            jobs = self._jobs.first_batch(",
+        "outages",
     ),
     Mutant(
         "two rounds of writes are under way at a time",

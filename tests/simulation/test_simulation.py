@@ -17,7 +17,7 @@ from simulation.mutants import MUTANTS, Mutant, count_found, mutated
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
-#: Runs of each kind. `make simulate` has 400 of the small engine's, and 273 of Scrapy's.
+#: Runs of each kind. `make simulate` has 345 of the small engine's, and 273 of Scrapy's.
 RUNS = 4
 SMALL, SCRAPY = [*KINDS], [*scrapy_kinds()]
 #: Kinds that one process simulates: to start one takes as long as ten runs.
