@@ -258,7 +258,7 @@ def parse_rules(name: str, value: Any) -> tuple[RecrawlRule, ...]:
     if not isinstance(found, Sequence) or isinstance(found, str | bytes | bytearray):
         raise ConfigurationError(
             f'{name} is a list of rules, as [(r"/page/\\d+$", "1 day"), ({{"host": '
-            f'"shop.example"}}, "2 weeks")], or its JSON; got {shown(value)}'
+            f'"shop.example"}}, "2 weeks")], or JSON, as [["/page/", "1 day"]]; got {shown(value)}'
         )
     return tuple(_rule(f"{name}[{place}]", pair) for place, pair in enumerate(found))
 

@@ -201,7 +201,9 @@ def failed(session: CommandSession) -> None:
         def summary(shown: int) -> str:
             pages = f"{_keys(found)}: {plural(counts['failed'], 'page')} failed"
             due = plural(counts["due"], "of them is", "of them are")
-            return f"{pages}, {due} due{_not_shown(counts['failed'] - shown)}"
+            now = "; scrapy bloom recrawl --failed lets the next crawl try them now"
+            later = now if counts["due"] < counts["failed"] else ""
+            return f"{pages}, {due} due{_not_shown(counts['failed'] - shown)}{later}"
 
         head = {"address": server.address, "failed": counts["failed"], "due": counts["due"]}
         session.report_list(

@@ -113,7 +113,7 @@ def _examine(
         is_in_project: whether there is a project.
     """
     settings, errors = read_settings(crawler.settings, name_of(crawler))
-    for result in map(of_error, errors.values()) if errors else ["all BLOOM_ settings are valid"]:
+    for result in map(of_error, errors.values()) if errors else ["all BLOOM_ settings can be read"]:
         yield Check("settings", result)
     yield from check(OF_PROJECT, Project(crawler, settings, is_in_project))
     if errors.keys() & NAMES_OF_SERVER:

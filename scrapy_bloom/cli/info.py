@@ -102,7 +102,7 @@ def _as_text(stored: Stored, measured: Measurement | None) -> str:
     if not info.has_configured_sizes:
         facts["new sizes"] = _new_sizes(info)
     if info.claims:
-        claims = f"{plural(info.claims, 'URL')} not crawled yet, or failed"
+        claims = f"{plural(info.claims, 'URL')} not crawled or delivered yet, or failed"
         facts["pending"] = f"{claims} (scrapy bloom pending lists them)"
     if stored.ledger is not None:
         pages = f"{plural(stored.ledger.pages, 'page')} in {size(stored.ledger.memory)}"

@@ -14,8 +14,7 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from scrapy_bloom.bloom.model.schedule import MAX_TIME
-from scrapy_bloom.crawl.advice import Finding
-from scrapy_bloom.crawl.report import day
+from scrapy_bloom.crawl.advice import Finding, day
 
 try:
     import rich.console

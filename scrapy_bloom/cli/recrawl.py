@@ -55,7 +55,7 @@ COLUMNS: Sequence[Column[Document]] = (
 @subcommand(
     "let the next crawl, or one that runs, crawl URLs again, whether or not they are seen",
     *FILTER,
-    option("urls", nargs="*", metavar="URL"),
+    option("urls", nargs="*", metavar="URL", help="pages; -s BLOOM_RECRAWL_RULES names parts"),
     option("--file", metavar="FILE", help="URLs, one a line; - is the standard input"),
     option("--failed", action="store_true", help="all pages that failed, now"),
     option(

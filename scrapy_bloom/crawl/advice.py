@@ -4,6 +4,7 @@ Pure: on settings, and on what was read from the server.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from scrapy.settings import BaseSettings
 
@@ -14,6 +15,7 @@ from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, SECONDS, Schedule
 from scrapy_bloom.bloom.protocol.info import FilterInfo
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.bloom.validators import plural
+from scrapy_bloom.crawl.stats import Tally
 from scrapy_bloom.crawl.workers import Queue
 
 _HOUR_SECONDS = 3_600
@@ -335,3 +337,55 @@ def on_change(before: Config, after: FilterInfo, since: str) -> str:
         "BLOOM_KEY of its own, or both the same BLOOM_RECRAWL_AFTER and BLOOM_ROTATE_EVERY; to go "
         "back to the times of before, run scrapy bloom settings --apply with them"
     )
+
+
+#: Under ``BLOOM_REMEMBER = "items"``.
+NO_LISTING_READ = (
+    "no listing was read but start pages. One that was remembered before BLOOM_REMEMBER was "
+    '"items" stays so: scrapy bloom clear makes all pages new'
+)
+
+
+def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) -> str | None:
+    """Return why a crawl found nothing new, and what to do; None if it found something.
+
+    Args:
+        tally: what was counted.
+        info: the filter as it is now.
+        names_pages: whether the project says already which pages are read again sooner.
+    """
+    # Listings that are read in each run say nothing.
+    has_new = tally.new > tally.without_item
+    if has_new or tally.taken_over or tally.without_server or not tally.seen:
+        return None
+    since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
+    again = f", and is crawled again from {day(due)} on" if due else ""
+    text = (
+        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, the oldest "
+        f"since {since}{again}"
+    )
+    if not info.count:
+        return (
+            f"nothing was new: each link that was found ({tally.seen:,}) is pending: another "
+            "worker is crawling it, or it has failed (scrapy bloom pending)"
+        )
+    if info.claims:
+        pages = plural(info.claims, "page")
+        text += (
+            f"; or it is pending ({pages}): another worker is crawling it, or it has failed and is "
+            "tried again later (scrapy bloom pending)"
+        )
+    if names_pages:
+        return text
+    return (
+        f"{text}. If some of these pages list others that are new, name them by "
+        'meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES = [("/page-", "run")], and '
+        'each run reads them; or set BLOOM_REMEMBER = "items" and run scrapy bloom clear, which '
+        "makes all pages new: without it, the listings stay remembered"
+    )
+
+
+def day(time: int) -> str:
+    """Return a Unix time as text, with seconds if there are any."""
+    seconds = ":%S" if time % 60 else ""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M{seconds} UTC}"

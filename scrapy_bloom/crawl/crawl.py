@@ -166,6 +166,7 @@ class Crawl:
                 is_up=is_up,
                 names_pages=self._identity.names_pages,
                 has_versions=self._identity.has_versions,
+                remember=self.context.settings.remember,
             )
         finally:
             self.server.filters.close()

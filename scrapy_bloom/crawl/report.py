@@ -3,8 +3,7 @@
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from scrapy import Request
 from scrapy.settings import BaseSettings
@@ -18,32 +17,16 @@ from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST, R
 from scrapy_bloom.bloom.protocol.scripts import Acknowledged
 from scrapy_bloom.bloom.validators import plural
 from scrapy_bloom.crawl import advice
+from scrapy_bloom.crawl.advice import day
 from scrapy_bloom.crawl.server import Filters
-from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.crawl.stats import Stats, Tally
 from scrapy_bloom.crawl.workers import Queue
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.settings import ITEMS, BloomSettings
 
 #: Topics of rings that are remembered: of 16 blocks in dozens of windows.
 MAX_TOPICS = 1_000
 
 logger = logging.getLogger(__name__)
-
-
-class Tally(NamedTuple):
-    """What one process has counted in one window: stats."""
-
-    new: int
-    seen: int
-    failed: int
-    taken_over: int = 0
-    without_item: int = 0
-    unknown: int = 0
-    offline: int = 0
-
-    @property
-    def without_server(self) -> int:
-        """Requests that were crawled without the server's answer."""
-        return self.unknown + self.offline
 
 
 class Report:
@@ -132,7 +115,7 @@ class Report:
             self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(
-        self, filters: Filters, *, is_up: bool, names_pages: bool, has_versions: bool
+        self, filters: Filters, *, is_up: bool, names_pages: bool, has_versions: bool, remember: str
     ) -> None:
         """Log what the crawl did, and what the filters hold at the end if the server says it."""
         trouble = "" if is_up else self._trouble
@@ -146,8 +129,10 @@ class Report:
             tally = Tally(*(self.stats.counted(name, window) for name in Tally._fields))
             done = summary(tally, info, has_versions=has_versions)
             logger.info("Bloom filter %r: %s", bloom.key, done)
-            if info and (reason := nothing_new(tally, info, names_pages=names_pages)):
+            if info and (reason := advice.nothing_new(tally, info, names_pages=names_pages)):
                 logger.info("Bloom filter %r: %s", bloom.key, reason)
+            if remember == ITEMS and tally.seen and not tally.without_item:
+                logger.info("Bloom filter %r: %s", bloom.key, advice.NO_LISTING_READ)
         if trouble:
             text = "Bloom filter: what it holds at the end is not known: %s"
             logger.warning(tagged("no-last-look", text), trouble)
@@ -315,7 +300,7 @@ class RingEvents:
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
     size = f"{info.memory / (1 << 20):.1f} MiB in {plural(info.blocks, 'block')}"
     urls = plural(info.count, "URL, which is", "URLs, which are")
-    pending = f", and {info.claims:,} are pending" if info.claims else ""
+    pending = f", and {info.claims:,} are pending, to be crawled now" if info.claims else ""
     made_for = f"made for {info.capacity:,}"
     if not info.has_configured_sizes:
         made_for = f"room for {info.generations[0].capacity:,} before the next"
@@ -325,6 +310,8 @@ def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
             f"made for {info.capacity_in_all:,} URLs in all, {info.capacity:,} a period of "
             f"{info.period}"
         )
+    if not info.count:
+        return f"remembers nothing yet{pending} ({size}, {made_for})"
     if schedule is None:
         return f"remembers {urls} not crawled again{pending} ({size}, {made_for})"
     due = info.generations[-1].forgotten
@@ -340,8 +327,9 @@ def summary(tally: Tally, info: FilterInfo | None, *, has_versions: bool = False
 
     A page that has a version is recorded with and without it, and both are counted.
     """
-    listings = f" ({tally.without_item:,} without an item)" if tally.without_item else ""
-    new = f"{tally.new:,} new{listings}"
+    listings = f", {tally.without_item:,} without an item" if tally.without_item else ""
+    # A page that was pending may be one without an item, and is not new.
+    new = f"{max(0, tally.new - tally.without_item):,} new{listings}"
     if tally.taken_over:
         new += f", {tally.taken_over:,} that were pending"
     if tally.without_server:
@@ -355,45 +343,6 @@ def summary(tally: Tally, info: FilterInfo | None, *, has_versions: bool = False
     text = f"{done}; {urls} remembered"
     if info.claims:
         command = "failed" if tally.failed else "pending"
-        text += f", {info.claims:,} pending: not crawled yet, or failed (scrapy bloom {command})"
+        text += f", {info.claims:,} pending: later runs go on with them (scrapy bloom {command})"
     closes = info.generations[0].closes
     return f"{text}; the next rotation is on {day(closes)}" if closes else text
-
-
-def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) -> str | None:
-    """Return why a crawl found nothing new, and what to do; None if it found something.
-
-    Args:
-        tally: what was counted.
-        info: the filter as it is now.
-        names_pages: whether the project says already which pages are read again sooner.
-    """
-    # Listings that are read in each run say nothing.
-    has_new = tally.new > tally.without_item
-    if has_new or tally.taken_over or tally.without_server or not tally.seen:
-        return None
-    since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
-    again = f", and is crawled again from {day(due)} on" if due else ""
-    text = (
-        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, the oldest "
-        f"since {since}{again}"
-    )
-    if info.claims:
-        pages = plural(info.claims, "page")
-        text += (
-            f"; or it is pending ({pages}): another worker is crawling it, or it has failed and is "
-            "tried again later (scrapy bloom pending)"
-        )
-    if names_pages:
-        return text
-    return (
-        f"{text}. If some of these pages list others that are new, name them by "
-        'meta={"bloom_recrawl_after": "run"} or BLOOM_RECRAWL_RULES, and each run reads them; or '
-        'set BLOOM_REMEMBER = "items" and run scrapy bloom clear: what is remembered stays so'
-    )
-
-
-def day(time: int) -> str:
-    """Return a Unix time as text, with seconds if there are any."""
-    seconds = ":%S" if time % 60 else ""
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M{seconds} UTC}"

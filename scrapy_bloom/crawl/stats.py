@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy_bloom.bloom.errors import ConfigurationError, tagged
 from scrapy_bloom.settings import DEFAULT
@@ -22,6 +22,24 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 logger = logging.getLogger(__name__)
+
+
+class Tally(NamedTuple):
+    """What one process has counted in one window: stats."""
+
+    new: int
+    seen: int
+    failed: int
+    taken_over: int = 0
+    without_item: int = 0
+    unknown: int = 0
+    offline: int = 0
+
+    @property
+    def without_server(self) -> int:
+        """Requests that were crawled without the server's answer."""
+        return self.unknown + self.offline
+
 
 PREFIX = "scrapy_bloom_"
 

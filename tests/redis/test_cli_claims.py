@@ -40,7 +40,7 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: R
     assert heading.split() == ["attempts", "next", "try", "(UTC)", "reason", "URL"]
     assert line.split()[0] == "1"
     assert line.endswith("  HTTP 503  https://example.com/a?x=1")
-    assert total.endswith(": 1 page failed, 0 of them are due")
+    assert ": 1 page failed, 0 of them are due; scrapy bloom recrawl --failed" in total
 
 
 def test_pages_that_are_due_come_first(shop: Call, bloom: BloomFilter) -> None:

@@ -157,7 +157,7 @@ def test_wrong_settings_are_the_findings_all_of_them(doctor: Call) -> None:
         done = doctor(**settings)
         assert [*problems(done)] == ["settings"]
         assert states(done)["server"] == "unknown"
-    assert "expected redis://" in problems(doctor(BLOOM_REDIS_URL="http://x"))["server"][0]
+    assert "the forms are redis://" in problems(doctor(BLOOM_REDIS_URL="http://x"))["server"][0]
 
 
 @pytest.mark.usefixtures("saving")

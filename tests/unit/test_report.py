@@ -12,8 +12,9 @@ from scrapy_bloom.bloom.model.header import Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, ROTATED
-from scrapy_bloom.crawl.report import Report, RingEvents, Tally, nothing_new, summary
-from scrapy_bloom.crawl.stats import Stats
+from scrapy_bloom.crawl.advice import nothing_new
+from scrapy_bloom.crawl.report import Report, RingEvents, summary
+from scrapy_bloom.crawl.stats import Stats, Tally
 
 BLOCKS, ROTATIONS = 2, 1_100
 HEADER = Header("0" * 32, BLOCKS, tuple(range(10)))
@@ -51,7 +52,7 @@ def test_a_summary_counts_the_run_and_what_is_left() -> None:
     versions = summary(Tally(12, 3_400, 1), INFO, has_versions=True)
     assert "; 335 URLs and versions of URLs are remembered; " in versions
     with_listings = summary(Tally(12, 3_400, 1, without_item=4), INFO)
-    assert with_listings.startswith("12 new (4 without an item), 3,400 seen, 1 failed in this")
+    assert with_listings.startswith("8 new, 4 without an item, 3,400 seen, 1 failed in this")
     with_pending = summary(Tally(1, 0, 0, taken_over=23), INFO)
     assert with_pending.startswith("1 new, 23 that were pending, 0 seen")
     alone = summary(Tally(12, 3_400, 1, unknown=1, offline=3), None)
@@ -61,7 +62,7 @@ def test_a_summary_counts_the_run_and_what_is_left() -> None:
     )
     pending = replace(INFO, claims=3, generations=(replace(GENERATION, closes=0),))
     assert summary(Tally(0, 0, 0), pending).endswith(
-        "335 URLs are remembered, 3 pending: not crawled yet, or failed (scrapy bloom pending)"
+        "335 URLs are remembered, 3 pending: later runs go on with them (scrapy bloom pending)"
     )
 
 

@@ -114,7 +114,7 @@ def _expected(url: str) -> str:
         return "a port is a number from 1 to 65535"
     if difflib.get_close_matches(url.partition(":")[0].lower(), ["embedded"], cutoff=0.8):
         return 'did you mean "embedded:", or "embedded:/some/dir"?'
-    return f"expected {URL_FORMS}, with / ? # in a password written as %2F %3F %23"
+    return f"/ ? # in a password are written as %2F %3F %23; the forms are {URL_FORMS}"
 
 
 def _nodes(hosts: str, kind: str) -> Iterable[Address]:
