@@ -1,7 +1,9 @@
 """Whose claims are taken over, what a worker knows of others, and which of them it waits for."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.worker_protocol import MAX_NAMED, WorkerEntries
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.liveness import KnownWorkers, WorkerView
+from scrapy_bloom.crawl.liveness import GRACE_SECONDS, Heartbeats, KnownWorkers, WorkerView
 from scrapy_bloom.crawl.workers import Process, Worker
 
 NOW = 1_000_000
@@ -163,3 +165,29 @@ def test_nothing_is_awaited_for_longer_than_a_heartbeat_allows() -> None:
     for idle_for, is_awaited in ((ME.life - 1, True), (ME.life + 1, False)):
         view = WorkerView(ME, {ONE.id: slow}, NOW, idle_since=NOW - idle_for, soon=soon)
         assert view.may_lose_workers is is_awaited
+
+
+def test_after_an_outage_the_silence_of_others_says_nothing_for_some_time() -> None:
+    clock = [0.0]
+
+    async def run(*_: object) -> WorkerEntries:
+        return reply(SILENT, is_all=True)
+
+    server = SimpleNamespace(filters=SimpleNamespace(by_window={"default": None}), run=run)
+    context: Any = SimpleNamespace(
+        server=server,
+        report=None,
+        clock=lambda: clock[0],
+        token=lambda _: "",
+        settings=SimpleNamespace(retry_after=0),
+    )
+    beats, trusts = Heartbeats(context, ME), []
+    for event in (
+        lambda: None,
+        beats.distrust_silence,
+        lambda: clock.append(clock.pop() + GRACE_SECONDS),
+    ):
+        event()
+        asyncio.run(beats.send(is_idle=False))
+        trusts.append(beats.views["default"].trusts_silence)
+    assert trusts == [True, False, True]
