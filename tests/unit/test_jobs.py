@@ -1,8 +1,11 @@
-"""The order of queued writes."""
+"""The order of queued writes, and which pages are not recorded with them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+from scrapy_bloom.crawl.apply_jobs import JobApplier
 from scrapy_bloom.crawl.jobs import Job, JobKind, JobQueue, freeing_first, group
 
 KINDS = (JobKind.HOLD, JobKind.CONFIRM, JobKind.RELEASE)
@@ -63,3 +66,13 @@ def test_a_full_server_gets_memory_back_before_more_is_asked_of_it() -> None:
     assert freeing_first([new, crawled, old]) == ([old], [new, crawled])
     page, leaf = Job(JobKind.CONFIRM, "a", b"page", is_last=True), Job(JobKind.CONFIRM, "a", b"x")
     assert freeing_first([link, page, leaf]) == ([leaf], [link, page])
+
+
+def test_a_page_whose_link_others_may_lose_is_not_recorded_nor_one_that_waited_for_it() -> None:
+    applier = JobApplier.__new__(JobApplier)
+    applier._doubtful = set()
+    link = Job(JobKind.CLAIM, "a", b"link", page=field_of(b"page"))
+    applier._note_doubtful([link], [Verdict.OTHERS_UNKEPT])
+    page = Job(JobKind.CONFIRM, "a", b"page", waiting=(field_of(b"waits"),))
+    waits, other = (Job(JobKind.CONFIRM, "a", item) for item in (b"waits", b"other"))
+    assert [applier._is_doubtful(job) for job in (page, waits, other)] == [True, True, False]
