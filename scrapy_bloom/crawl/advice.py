@@ -360,15 +360,13 @@ def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) ->
         return None
     since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
     again = f", and is crawled again from {day(due)} on" if due else ""
-    text = (
-        f"nothing was new: each link that was found ({tally.seen:,}) is remembered, the oldest "
-        f"since {since}{again}"
-    )
+    found = f"nothing was new: each link that was found ({tally.seen:,}) is"
     if not info.count:
         return (
-            f"nothing was new: each link that was found ({tally.seen:,}) is pending: another "
-            "worker is crawling it, or it has failed (scrapy bloom pending)"
+            f"{found} pending: another worker is crawling it, or it has failed (scrapy bloom "
+            "pending)"
         )
+    text = f"{found} remembered, the oldest since {since}{again}"
     if info.claims:
         pages = plural(info.claims, "page")
         text += (

@@ -29,7 +29,7 @@ from scrapy_bloom.crawl.server import Filters, Server, connect_filters
 from scrapy_bloom.crawl.workers import Queue
 from scrapy_bloom.crawl.writer import Writer
 from scrapy_bloom.recrawl_rules import WINDOW_NAME
-from scrapy_bloom.settings import DEFAULT, BloomSettings
+from scrapy_bloom.settings import DEFAULT, ITEMS, BloomSettings
 from scrapy_bloom.sitemaps import SitemapVersions
 
 #: Windows that are looked for although the settings do not have them.
@@ -160,13 +160,14 @@ class Crawl:
         is_up = self.server.is_up
         await self.server.close_asyncio()
         self.context.report.closed(left)
+        settings = self.context.settings
         try:
             self.context.report.closing(
                 self.server.filters,
                 is_up=is_up,
                 names_pages=self._identity.names_pages,
                 has_versions=self._identity.has_versions,
-                remember=self.context.settings.remember,
+                only_items=settings.remember == ITEMS and not settings.recrawl_rules,
             )
         finally:
             self.server.filters.close()

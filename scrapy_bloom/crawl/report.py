@@ -21,7 +21,7 @@ from scrapy_bloom.crawl.advice import day
 from scrapy_bloom.crawl.server import Filters
 from scrapy_bloom.crawl.stats import Stats, Tally
 from scrapy_bloom.crawl.workers import Queue
-from scrapy_bloom.settings import ITEMS, BloomSettings
+from scrapy_bloom.settings import BloomSettings
 
 #: Topics of rings that are remembered: of 16 blocks in dozens of windows.
 MAX_TOPICS = 1_000
@@ -115,7 +115,13 @@ class Report:
             self._advise("queue-lost", default, advice.on_queue(Queue.of(scrapy_settings)))
 
     def closing(
-        self, filters: Filters, *, is_up: bool, names_pages: bool, has_versions: bool, remember: str
+        self,
+        filters: Filters,
+        *,
+        is_up: bool,
+        names_pages: bool,
+        only_items: bool,
+        has_versions: bool,
     ) -> None:
         """Log what the crawl did, and what the filters hold at the end if the server says it."""
         trouble = "" if is_up else self._trouble
@@ -131,7 +137,7 @@ class Report:
             logger.info("Bloom filter %r: %s", bloom.key, done)
             if info and (reason := advice.nothing_new(tally, info, names_pages=names_pages)):
                 logger.info("Bloom filter %r: %s", bloom.key, reason)
-            if remember == ITEMS and tally.seen and not tally.without_item:
+            if only_items and tally.seen > tally.new and not tally.without_item:
                 logger.info("Bloom filter %r: %s", bloom.key, advice.NO_LISTING_READ)
         if trouble:
             text = "Bloom filter: what it holds at the end is not known: %s"

@@ -71,6 +71,19 @@ def test_pages_with_an_item_are_recorded(lab_of: LabOf) -> None:
         assert "Traceback" not in done.log
 
 
+def test_a_listing_that_was_remembered_before_is_named_in_the_log(lab_of: LabOf) -> None:
+    lab = lab_of(
+        {"/": page("/list", "/story"), "/list": page("/a"), "/story": page(), "/a": page()}
+    )
+    hint = 'remembered before BLOOM_REMEMBER was "items" stays so: scrapy bloom clear'
+    before = lab.crawl(ITEMS, BLOOM_REMEMBER="crawled")
+    after = lab.crawl(ITEMS)
+    assert (hint in before.log, hint in after.log) == (False, True)
+    assert "/list" not in after.hits
+    rules = '[["/other", "run"]]'
+    assert hint not in lab.crawl(ITEMS, BLOOM_RECRAWL_RULES=rules).log
+
+
 def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/reported", "/silent")})
     lab.site.pages |= {"/reported": Reply(status=403), "/silent": Reply(status=403)}

@@ -77,6 +77,8 @@ def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
     assert named.startswith("nothing was new: each link that was found (5) is remembered")
     assert "crawled again from 2027-03-16" in named
     assert "name them" not in named
+    all_pending = str(nothing_new(Tally(0, 5, 0), replace(INFO, count=0, claims=5)))
+    assert all_pending.startswith("nothing was new: each link that was found (5) is pending: ano")
     for_ever = replace(INFO, generations=(replace(GENERATION, forgotten=0),))
     assert "crawled again" not in str(nothing_new(Tally(0, 5, 0), for_ever))
     claimed = str(nothing_new(Tally(0, 5, 0), replace(INFO, claims=1)))
