@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,7 +18,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 from scrapy_bloom.crawl import request_codec
 from scrapy_bloom.crawl.local_state import FRESH_SECONDS
-from scrapy_bloom.crawl.lookups import Lookup
+from scrapy_bloom.crawl.lookups import Lookup, LookupBatcher
 
 URL = "https://example.com/"
 NEW, SEEN, UNKNOWN = Verdict.NEW, Verdict.SEEN, Verdict.UNKNOWN
@@ -147,3 +148,35 @@ async def test_a_rotation_by_another_process_does_not_bring_back_what_was_cached
         assert verdicts(again) == {None}
         await decider.decide_many(again)
         assert verdicts(again) == {NEW}
+
+
+@in_loop
+async def test_a_page_asks_again_where_the_answer_is_another_pages() -> None:
+    key, asked, reply = ("default", b"1"), list[str](), asyncio.Event()
+
+    async def run(_: str, verdicts: list[Verdict]) -> list[Verdict]:
+        await reply.wait()
+        return verdicts
+
+    def look_up(some: Sequence[Lookup]) -> list[Verdict]:
+        asked.extend(one.request.url[-3:] for one in some)
+        return [
+            Verdict.YIELD_AGAIN if one.request.url.endswith("one") else Verdict.NEW for one in some
+        ]
+
+    def answered(some: Sequence[Lookup], verdicts: Sequence[Verdict], *_: object) -> None:
+        for one, verdict in zip(some, verdicts, strict=True):
+            one.verdict = verdict
+
+    server = SimpleNamespace(
+        run=run, session=lambda _: SimpleNamespace(held={}), serves=lambda _: True
+    )
+    lookups = LookupBatcher(server, look_up, answered, lambda _: None, time.monotonic)  # type: ignore[arg-type]
+    one, two = (Lookup(key, Request(f"http://shop.example/{name}")) for name in ("one", "two"))
+    pages = [asyncio.ensure_future(lookups.look_up([one]))]
+    await asyncio.sleep(0.01)
+    pages.append(asyncio.ensure_future(lookups.look_up([two])))
+    await asyncio.sleep(0.01)
+    reply.set()
+    await asyncio.gather(*pages)
+    assert (asked, one.verdict, two.verdict) == (["one", "two"], Verdict.YIELD_AGAIN, Verdict.NEW)
