@@ -91,6 +91,7 @@ class LookupBatcher:
             while any(lookup.verdict is None for lookup in lookups):
                 if self._round is None:
                     self._round = asyncio.ensure_future(self._run_round())
+                    self._round.add_done_callback(_retrieve)
                 # If this caller is cancelled, the others still get their verdicts.
                 await asyncio.shield(self._round)
         except asyncio.CancelledError:
@@ -183,3 +184,9 @@ class LookupBatcher:
             if self._round is not None:
                 await asyncio.wait({self._round})  # as long as an operation may take
             await asyncio.sleep(0)  # a caller that waits for the next round begins it now
+
+
+def _retrieve(round_: asyncio.Task[None]) -> None:
+    """Retrieve an exception that no caller may wait for any more: all may be cancelled."""
+    if not round_.cancelled():
+        round_.exception()

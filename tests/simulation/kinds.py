@@ -187,8 +187,9 @@ KINDS = {
         unlinks=True,
         windows=("1-hour", "90-minutes"),
     ),
+    # A replica that lags behind has lost claims: a page that nothing links is not crawled again.
     "ledger-server": Kind(
-        Faults(**_FAULTS, **_SERVER),
+        Faults(**{**_FAULTS, **_SERVER, "forget": 0.0}),
         stored=1.0,
         settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
         passes=True,
