@@ -39,7 +39,7 @@ help:
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (26 minutes; SIMULATE=options);"
+	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (18 minutes; SIMULATE=options);"
 	@echo "                  ENGINE=scrapy: 3,000 by Scrapy's own engine (50 minutes)"
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
