@@ -204,9 +204,11 @@ class LocalState:
             unrecorded: those, or others, for which it has no room: they are kept here.
             is_up: whether lookups use it.
         """
-        for key in keys:
+        # Not what was discarded since: its page failed, and the one that yields it has to ask again.
+        taken = [key for key in keys if key[1] in self._taken]
+        for key in taken:
             self._add(key, 0)
-        self._recorded.update(item for _, item in keys)
+        self._recorded.update(item for _, item in taken)
         self._recorded.difference_update(unrecorded)
         if is_up:
             self.server_is_used()

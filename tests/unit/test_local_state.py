@@ -209,3 +209,6 @@ def test_a_failed_request_that_is_not_stored_is_looked_up_again() -> None:
         state.take(key[1], is_late=True)
         state.discard(key, for_run=True, is_unkept=is_unkept)
         assert state.has_taken(key[1]) is not is_unkept
+    # Its claim is written only now: also in the next outage, its page has to ask.
+    state.recorded([key], (), is_up=True)
+    assert not state.get(key, 0, ANY_AGE)
