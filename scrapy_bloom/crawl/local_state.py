@@ -204,7 +204,7 @@ class LocalState:
             unrecorded: those, or others, for which it has no room: they are kept here.
             is_up: whether lookups use it.
         """
-        # Not what was discarded since: its page failed, and the one that yields it has to ask again.
+        # Not what was discarded since: its page failed, and what yields it has to ask again.
         taken = [key for key in keys if key[1] in self._taken]
         for key in taken:
             self._add(key, 0)
