@@ -155,6 +155,7 @@ class BloomFilter(FilterMethods):
             StorageError: the outcome is unknown.
         """
         session = self.session
+        # Without a header, no ring is held.
         block, hashes = session.hasher.hashes(item) if session.header else (0, [])
         if (held := session.held.get(block)) is not None:
             reply = self._driver.exchange(make_frame(held, held.pack(hashes)))
@@ -387,7 +388,7 @@ class AsyncBloomFilter(FilterMethods):
 def verdict_on_one(session: FilterSession, held: CachedRing, reply: Reply) -> Verdict | None:
     """Return the verdict in the reply to an addition, or a claim, of one item.
 
-    None if there is none, and ``add`` has to do what is needed; nothing has changed then.
+    None if the reply has none: nothing has changed, and ``add`` has to be used.
     """
     if not is_answer(reply, 1) or (
         reply.verdicts in NO_ROOM and not session.is_stuck(held.ring.block)

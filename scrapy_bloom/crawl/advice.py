@@ -361,18 +361,15 @@ def nothing_new(tally: Tally, info: FilterInfo, *, names_pages: bool = False) ->
     since, due = day(info.generations[-1].opened), info.generations[-1].forgotten
     again = f", and is crawled again from {day(due)} on" if due else ""
     found = f"nothing was new: each link that was found ({tally.seen:,}) is"
+    why = (
+        "another worker is crawling it, or it has failed and is tried again later (scrapy bloom "
+        "pending)"
+    )
     if not info.count:
-        return (
-            f"{found} pending: another worker is crawling it, or it has failed (scrapy bloom "
-            "pending)"
-        )
+        return f"{found} pending: {why}"
     text = f"{found} remembered, the oldest since {since}{again}"
     if info.claims:
-        pages = plural(info.claims, "page")
-        text += (
-            f"; or it is pending ({pages}): another worker is crawling it, or it has failed and is "
-            "tried again later (scrapy bloom pending)"
-        )
+        text += f"; or it is pending ({plural(info.claims, 'page')}): {why}"
     if names_pages:
         return text
     return (

@@ -306,7 +306,9 @@ class RingEvents:
 def _describe(info: FilterInfo, schedule: Schedule | None) -> str:
     size = f"{info.memory / (1 << 20):.1f} MiB in {plural(info.blocks, 'block')}"
     urls = plural(info.count, "URL, which is", "URLs, which are")
-    pending = f", and {info.claims:,} are pending, to be crawled now" if info.claims else ""
+    pending = ""
+    if info.claims:
+        pending = f", and {info.claims:,} are pending: this run crawls what is due and nobody has"
     made_for = f"made for {info.capacity:,}"
     if not info.has_configured_sizes:
         made_for = f"room for {info.generations[0].capacity:,} before the next"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PREFIX = "scrapy_bloom_"
+
 
 class Tally(NamedTuple):
     """What one process has counted in one window: stats."""
@@ -39,9 +41,6 @@ class Tally(NamedTuple):
     def without_server(self) -> int:
         """Requests that were crawled without the server's answer."""
         return self.unknown + self.offline
-
-
-PREFIX = "scrapy_bloom_"
 
 
 class Kind(Enum):

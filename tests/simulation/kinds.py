@@ -92,6 +92,8 @@ _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003, "block": 0.01, "cancel": 0.02}
 _SERVER = {"forget": 0.004, "restart": 0.004, "full": 0.004}
 _OFTEN_KILLED = Faults(**{**_FAULTS, "kill": 0.03})
 _ITEMS: dict[str, Any] = {"items": 0.5, "settings": {"BLOOM_REMEMBER": "items"}}
+_AFTER = {"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True}
+_LEDGER: dict[str, Any] = {"stored": 1.0, "passes": True, "unlinks": True, "settings": _AFTER}
 _SHARED = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
 KINDS = {
     "calm": Kind(Faults(), fails=False, repeats=False),
@@ -159,41 +161,24 @@ KINDS = {
     ),
     "ledger": Kind(
         Faults(**{**_FAULTS, "jump": 0.02}),
-        stored=1.0,
-        settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
         choices={"BLOOM_ROTATE_EVERY": [f"{PERIOD} minutes", f"{2 * PERIOD} minutes"]},
-        passes=True,
-        unlinks=True,
+        **_LEDGER,
     ),
     "ledger-shared": Kind(
-        Faults(**_FAULTS),
-        stored=1.0,
-        settings={**_SHARED, "BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
-        shared_queue=True,
-        passes=True,
-        unlinks=True,
+        Faults(**_FAULTS), shared_queue=True, **{**_LEDGER, "settings": {**_SHARED, **_AFTER}}
     ),
     "ledger-rules": Kind(
         Faults(**_FAULTS),
-        stored=1.0,
-        settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
         choices={
             "BLOOM_RECRAWL_RULES": [
                 *([], [("[02468]$", "1 hour")], [("[02468]$", "90 minutes")]),
                 *([("[13579]$", "1 hour")], [("[0-4]$", "90 minutes"), ("5$", "1 hour")]),
             ]
         },
-        passes=True,
-        unlinks=True,
         windows=("1-hour", "90-minutes"),
+        **_LEDGER,
     ),
     # A replica that lags behind has lost claims: a page that nothing links is not crawled again.
-    "ledger-server": Kind(
-        Faults(**{**_FAULTS, **_SERVER, "forget": 0.0}),
-        stored=1.0,
-        settings={"BLOOM_RECRAWL_AFTER": f"{WINDOW} minutes", "BLOOM_LEDGER": True},
-        passes=True,
-        unlinks=True,
-    ),
+    "ledger-server": Kind(Faults(**{**_FAULTS, **_SERVER, "forget": 0.0}), **_LEDGER),
     "scheduled": Kind(Faults(**_NETWORK), fails=False, settings={"BLOOM_REMEMBER": "scheduled"}),
 }

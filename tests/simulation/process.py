@@ -19,6 +19,7 @@ from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
+from support.ends import UNWRITTEN
 
 from scrapy_bloom.bloom.client import async_driver, driver
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
@@ -54,8 +55,6 @@ TIMEOUT = 2.0
 MAX_ATTEMPTS = 20
 #: Steps of a time-out that does not block: each costs two turns of the loop.
 TIMEOUT_STEPS = 8
-#: Tag of the log line of a crawl that could not write all.
-UNWRITTEN = "[bloom-unwritten]"
 #: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
 EXPECTED = (BloomError, SiteError, ConnectionError, struct.error)
 #: Blocks of the filters that rules lead to: to look through 16 of them takes most of a run's time.

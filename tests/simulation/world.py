@@ -451,7 +451,7 @@ class World:
         """Return the reply to a command; a tuple of the words that the server gets in its place."""
         name, *rest = words
         if name == "INFO" and rest == ["server"]:
-            return f"run_id:{self._process_name(node)}".encode()
+            return f"run_id:{self._run_id(node)}".encode()
         if name == "CLUSTER":
             return [
                 [SLOTS * one // self.nodes, SLOTS * (one + 1) // self.nodes - 1, ["node", one]]
@@ -532,9 +532,9 @@ class World:
             self.forget(node)
 
     def _name_process(self, node: int) -> None:
-        self.client.set(f"{PROCESS}{node}", self._process_name(node))
+        self.client.set(f"{PROCESS}{node}", self._run_id(node))
 
-    def _process_name(self, node: int) -> str:
+    def _run_id(self, node: int) -> str:
         return f"process{node}x{self._processes[node]}"
 
     def _node_of(self, key: str) -> int:

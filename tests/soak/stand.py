@@ -14,6 +14,7 @@ from chaos.crew import Crew
 from chaos.faults import AOF, write_launcher
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.ends import UNWRITTEN
 from support.polling import until
 from support.proxy import Proxy
 from support.servers import SERVERS, Server
@@ -37,8 +38,6 @@ OF_CRAWLER = (
     *("requests", "pages", "rss_mb", "objects", "files", "threads", "tasks", "queue", "entries"),
     *("rotations", "outages", "offline", "unknown", "taken_over", "failed", "not_kept"),
 )
-#: Tag of the log line of a crawl that could not write all in time.
-UNWRITTEN = "[bloom-unwritten]"
 OF_SERVER = ("server_mb", "keys", "claims", "lasting_keys")
 COLUMNS = ("seconds", "fault", "faults", *OF_CRAWLER, *OF_SERVER)
 

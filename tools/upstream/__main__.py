@@ -54,8 +54,9 @@ def parse() -> argparse.Namespace:
 def chosen(options: argparse.Namespace) -> list[Suite]:
     """Return the suites that the options name; all if they name none."""
     pins = {suite.version: suite.pins for suite in SUITES if suite.project == SCRAPY}
+    of_redis = next(suite for suite in SUITES if suite.project == SCRAPY_REDIS)
     named = [Suite(SCRAPY, v, pins=pins.get(v, NEWEST)) for v in options.scrapy]
-    named += [replace(SUITES[-1], version=version) for version in options.scrapy_redis]
+    named += [replace(of_redis, version=version) for version in options.scrapy_redis]
     return [
         replace(suite, reactor=options.reactor, remember=options.remember or suite.remember)
         for suite in named or SUITES

@@ -301,7 +301,7 @@ def is_answer(reply: Reply, items: int) -> bool:
 
     Raises:
         RestartedError: it is from another process of the server than the caller knows.
-        StorageError: it holds verdicts, but not on so many items, or such as there are none.
+        StorageError: it holds verdicts, but not on so many items, or unknown ones.
     """
     if reply.status == RESTARTED:
         raise RestartedError("the server was restarted, or replaced by a replica: open it again")
