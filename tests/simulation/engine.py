@@ -82,11 +82,8 @@ class Downloader:
     def __init__(self, world: World, site: Site, name: str, spider: int) -> None:
         self._world, self._site, self._name, self._spider = world, site, name, spider
 
-    def fetch(self, request: Request) -> Deferred[Any]:
+    async def fetch(self, request: Request) -> Response | Request:
         """Return the page, or the request that it redirects to."""
-        return Deferred.fromFuture(asyncio.ensure_future(self._fetch(request)))
-
-    async def _fetch(self, request: Request) -> Response | Request:
         await asyncio.sleep(self._world.rng.choice(DOWNLOADS))
         return self._site.fetch(request, self._name, self._spider)
 
@@ -292,7 +289,9 @@ class Engine:
         return not (is_refused or self._under_way or len(self._slot.scheduler))
 
     async def _handle(self, request: Request) -> None:
-        result = await self.downloader.fetch(request).asFuture(asyncio.get_running_loop())
+        # As in Scrapy, a redirect is scheduled in the step that ends its download: no other request
+        # is handed out in between.
+        result = await self.downloader.fetch(request)
         if isinstance(result, Request):
             self.crawl(result)
             self.done(request)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import greenlet
@@ -23,6 +24,7 @@ import redis
 from support.clock import MOVED_TO, FrozenServer
 
 from scrapy_bloom.bloom.client.routes import SLOTS, slot_of
+from scrapy_bloom.bloom.protocol import scripts
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"
@@ -46,8 +48,10 @@ for i, key in ipairs(keys) do
 end
 return found
 """
-#: How a script begins: with its name.
-NAMES = re.compile(r"^-- (\w+): ", re.MULTILINE)
+#: How a script begins, after the preludes that it needs: with its name.
+_FILES = (Path(scripts.__file__).parent / "lua").glob("*.lua")
+_NAMES = "|".join(file.stem for file in _FILES if not file.stem.startswith("prelude"))
+NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
 #: Seconds by which the server's clock may be late: to move it takes several commands.
 CLOCK_SECONDS = 0.2
 #: Steps after which a run counts as endless.
@@ -474,13 +478,11 @@ class World:
         """Load a script; return its SHA-1."""
         sha = hashlib.sha1(text.encode()).hexdigest()
         if sha not in self._scripts:
-            names: list[str] = NAMES.findall(text)
-            name = next(found for found in names if not found.startswith("prelude"))
             nodes = ",".join(str(self._node_of(f"{{k:{block}}}:")) for block in range(BLOCKS))
             key = f"'{PROCESS}' .. ({{{nodes}}})[{BLOCK} + 1]"
             here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', {key})")
             here = here.replace(ASKS_TIME, f"cjson.decode(redis.call('GET', '{TIME}'))")
-            self._scripts[sha] = name, self.execute("SCRIPT", "LOAD", here).decode()
+            self._scripts[sha] = _name_of(text), self.execute("SCRIPT", "LOAD", here).decode()
         return sha
 
     def _describe(self, commands: Sequence[Words]) -> str:
@@ -490,8 +492,11 @@ class World:
 
     def _describe_one(self, command: Words) -> str:
         name, *rest = command
-        is_known = name == "EVALSHA" and rest[0] in self._scripts
-        script = self._scripts[rest[0]][0] if is_known else str(name)
+        script = str(name)
+        if name == "EVALSHA" and rest[0] in self._scripts:
+            script = self._scripts[rest[0]][0]
+        elif name == "EVAL":
+            script = _name_of(rest[0])
         urls = [self.names[one] for one in rest if isinstance(one, str) and one in self.names]
         return " ".join((script, *urls))
 
@@ -563,3 +568,8 @@ def _show(reply: Any) -> str:
     if not is_script:
         return type(reply).__name__ if isinstance(reply, Exception) else ""
     return " ".join(part.decode() for part in reply[:2] if len(part) < 20)
+
+
+def _name_of(script: str) -> str:
+    found = NAME.search(script)
+    return found[1] if found else "EVAL"
