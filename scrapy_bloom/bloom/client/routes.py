@@ -105,6 +105,8 @@ class Topology:
         self._startup = list(startup)
         self._remap = remap
         self._owners: list[Address | None] = [None] * SLOTS
+        #: Those in ``_owners``: to look through all slots takes a millisecond.
+        self._primaries: list[Address] = []
         self._nodes: list[Address] = []
         self._failed: set[Address] = set()
         self.is_stale = True
@@ -122,7 +124,7 @@ class Topology:
 
     def primaries(self) -> list[Address]:
         """Return the nodes that own slots."""
-        return list(dict.fromkeys(filter(None, self._owners)))
+        return [*self._primaries]
 
     def candidates(self) -> list[Address]:
         """Return all nodes, those that failed the last time at the end."""
@@ -135,6 +137,8 @@ class Topology:
     def move(self, slot: int, owner: Address) -> None:
         """Note a slot's owner, from a node that has just answered MOVED."""
         self._owners[slot] = owner
+        if owner not in self._primaries:
+            self._primaries.append(owner)
         self.is_stale = True
 
     def learn(self, raw: Any, source: Address) -> bool:
@@ -151,6 +155,7 @@ class Topology:
             owners[first : last + 1] = [found[0]] * (last + 1 - first)
             nodes += found
         self._owners, self._nodes, self.is_stale = owners, nodes, False
+        self._primaries = [*dict.fromkeys(filter(None, owners))]
         return True
 
     def note(self, address: Address, replies: list[Any]) -> None:
