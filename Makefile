@@ -49,7 +49,7 @@ help:
 	@echo "make docs         build the documentation's site in docs/_build, and check its links"
 	@echo "make reference    write the pages of docs/reference that come from the code"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments (PYTHONS=interpreters)"
-	@echo "make bench        run the benchmarks (16 minutes) and write docs/performance.md and its appendix"
+	@echo "make bench        run the benchmarks (12 minutes) and write docs/performance.md and its appendix"
 	@echo "make bench-full   the same with 100 million URLs and the slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run a third of the tests with the oldest supported versions"
 

@@ -41,8 +41,9 @@ class Benchmark(Protocol):
         """Measure less than usual, or more."""
 
 
-#: Run only if they are named, or with --full: docs/scaling.md is computed from what it finds.
-RARE = ("scaling",)
+#: Run only if they are named, or with --full: docs/scaling.md is computed from what "scaling"
+#: finds, and the crawls of the documentation take as long as five other benchmarks.
+RARE = ("documentation", "scaling")
 
 
 def benchmarks(charts: Path) -> dict[str, Benchmark]:
@@ -53,6 +54,7 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
     """
     return {
         "crawl": partial(crawl.run, plot=charts / "crawl.svg"),
+        "documentation": crawl.run_documentation,
         "items": items.run,
         "floor": floor.run,
         "client": partial(client.run, plot=charts / "client.svg"),

