@@ -176,7 +176,8 @@ class OneServer(Topology):
 
     def __init__(self) -> None:
         super().__init__([], lambda host, port: (host, port))
-        self._owners, self.is_stale = [SERVER] * SLOTS, False
+        self._owners, self._primaries = [SERVER] * SLOTS, [SERVER]
+        self.is_stale = False
 
     def note(self, address: Address, replies: list[Any]) -> None:
         """There is nothing to find out."""
