@@ -23,10 +23,8 @@ SPIDER = """
 import os
 import signal
 import threading
-from scrapy import Request
 from scrapy_bloom.bloom.client.async_driver import AsyncDriver
 from scrapy_bloom.bloom.client.driver import Driver
-from support.odd_site import OddSpider
 
 lock, calls = threading.Lock(), -1
 

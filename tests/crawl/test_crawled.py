@@ -11,7 +11,6 @@ from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, moved, page
 # -- a crawl that nothing happens to --
 
 DROPPING = """
-from support.odd_site import OddSpider
 from scrapy.exceptions import IgnoreRequest
 
 class DropOutput:
@@ -72,8 +71,6 @@ def test_the_filter_holds_exactly_what_was_crawled(lab_of: LabOf) -> None:
 # -- redirects --
 
 REDIRECTS = """
-from support.odd_site import OddSpider
-
 class RedirectSpider(OddSpider):
     custom_settings = {"ROBOTSTXT_OBEY": True, "CONCURRENT_REQUESTS": 1}
 """
@@ -176,7 +173,6 @@ def test_what_fails_is_tried_again_when_it_is_due(lab_of: LabOf) -> None:
 # -- callbacks and errbacks --
 
 CALLBACKS = """
-from support.odd_site import OddSpider
 from scrapy import Request, version_info
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.utils.defer import maybe_deferred_to_future

@@ -22,7 +22,6 @@ from scrapy import signals
 from scrapy.extensions.feedexport import FileFeedStorage
 from twisted.internet.defer import Deferred
 from scrapy_bloom import hold
-from support.odd_site import OddSpider
 
 class Refusing(FileFeedStorage):
     "Refuses one store in three, each in another way."

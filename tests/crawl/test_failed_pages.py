@@ -5,9 +5,6 @@ from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, moved, page
 
 SECRET = "S3CRET"
 SPIDER = """
-from support.odd_site import OddSpider
-from scrapy import Request
-
 class Failing(OddSpider):
     custom_settings = {"RETRY_ENABLED": False, "DOWNLOAD_TIMEOUT": 2}
 

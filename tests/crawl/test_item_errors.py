@@ -12,7 +12,6 @@ SPIDER = """
 from pathlib import Path
 from scrapy.exceptions import CloseSpider, DropItem
 from twisted.internet.task import deferLater
-from support.odd_site import OddSpider
 
 class Plain:
     def process_item(self, item, spider=None):

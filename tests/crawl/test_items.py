@@ -10,9 +10,6 @@ from support.loops import in_loop
 from support.odd_site import ERROR, MISSING, LabOf, Reply, moved, page
 
 ITEMS = """
-from scrapy import Request
-from support.odd_site import OddSpider
-
 class ItemSpider(OddSpider):
     custom_settings = {"BLOOM_REMEMBER": "items"}
 
@@ -94,9 +91,7 @@ def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
 # -- pages whose item comes from elsewhere --
 
 MARKED = """
-from scrapy import Request
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from support.odd_site import OddSpider
 
 class MarkedSpider(OddSpider):
     custom_settings = {"BLOOM_REMEMBER": "items"}

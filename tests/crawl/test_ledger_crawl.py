@@ -68,9 +68,6 @@ def test_pages_that_are_missing_for_two_windows_are_gone(lab: Lab, moved: MovedS
 
 
 CALLBACKS = """
-from support.odd_site import OddSpider
-from scrapy import Request
-
 class Own(OddSpider):
     def parse(self, response):
         for url in response.css("a::attr(href)").getall():
@@ -96,8 +93,6 @@ def test_requests_come_back_as_they_were_and_once(lab: Lab, moved: MovedServer) 
 
 
 REDIRECTED = """
-from support.odd_site import OddSpider
-
 class Sets:
     def process_request(self, request, spider=None):
         request.headers["User-Agent"] = request.headers["Authorization"] = "S3CRET"

@@ -19,7 +19,6 @@ PAGES = 30
 BLOCKING = """
 import time
 from pathlib import Path
-from support.odd_site import OddSpider
 
 class BlockingSpider(OddSpider):
     def parse(self, response):
@@ -94,7 +93,6 @@ def test_what_is_queued_when_the_loop_is_closed_is_written(own_server: Server) -
 
 IDLE = """
 import threading
-from support.odd_site import OddSpider
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
 

@@ -19,10 +19,6 @@ MIDWAY = 12
 #: A spider follows all links of pages and yields an item a page; plug-ins override ``request`` and
 #: ``parse``.
 BASE = """
-from scrapy import Request
-from support.odd_site import OddSpider
-
-
 class Base(OddSpider):
     def start_requests(self):
         # Spider middlewares of older plug-ins require it.

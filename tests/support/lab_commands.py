@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 
 from support.cli import Done
-from support.odd_site import PLAIN, Lab
+from support.odd_site import IMPORTS, PLAIN, Lab
 
 _NUMBERS = count()
 #: A call that has ended.
@@ -15,7 +15,7 @@ def bloom(lab: Lab, *arguments: str, spider: str = PLAIN, **settings: Any) -> Ca
     """Call `scrapy bloom` in a project of one spider, and wait for its end."""
     directory = lab.directory / f"call-{next(_NUMBERS)}"
     directory.mkdir()
-    (directory / "odd_spider.py").write_text(spider)
+    (directory / "odd_spider.py").write_text(IMPORTS + spider)
     settings = {"SPIDER_MODULES": "odd_spider", "BLOOM_REDIS_URL": lab.redis_url} | settings
     options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
     out, errors = directory / "out", directory / "errors"

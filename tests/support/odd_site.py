@@ -297,17 +297,14 @@ SHARED_QUEUE: dict[str, Any] = {
     "SCHEDULER_PERSIST": True,
 }
 
+#: Begins the file of each spider.
+IMPORTS = "from scrapy import Request\nfrom support.odd_site import OddSpider\n"
 PLAIN = """
-from support.odd_site import OddSpider
-
 class PlainSpider(OddSpider):
     pass
 """
 CONCURRENCY = 6
 TREE = f"""
-from support.odd_site import OddSpider
-from scrapy import Request
-
 class TreeSpider(OddSpider):
     custom_settings = {{
         "CONCURRENT_REQUESTS": {CONCURRENCY}, "CONCURRENT_REQUESTS_PER_DOMAIN": {CONCURRENCY}
@@ -425,7 +422,7 @@ class Lab:
         self._crawls += 1
         directory = self.directory / str(self._crawls)
         directory.mkdir()
-        (directory / "odd_spider.py").write_text(spider)
+        (directory / "odd_spider.py").write_text(IMPORTS + spider)
         settings = {
             "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
             "EXTENSIONS": '{"support.odd_site.StatsFile": 0}',
