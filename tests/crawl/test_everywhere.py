@@ -1,6 +1,6 @@
 """The same crawl, whatever the filter is on: it finds the same pages and items, each once.
 
-One server is what all other crawls have, Sentinel is in test_addresses_crawl.py.
+One server is what all other crawls have.
 """
 
 from collections import Counter
@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from support.certificates import TLSServer
 from support.odd_site import Lab, serve, tree
+from support.sentinels import start_sentinels
 from support.servers import start_cluster
 
 PAGES = 40
 SPIDER = """
-from support.odd_site import OddSpider
-
 class ShopSpider(OddSpider):
     def parse(self, response):
         yield {"url": response.url}
@@ -33,6 +32,12 @@ def cluster(binary: str, directory: Path) -> Iterator[str]:
 
 
 @contextmanager
+def sentinel(binary: str, directory: Path) -> Iterator[str]:
+    with start_sentinels(binary) as watched:
+        yield watched.url()
+
+
+@contextmanager
 def tls(binary: str, directory: Path) -> Iterator[str]:
     secure = TLSServer(directory)
     with secure.server:
@@ -44,7 +49,7 @@ def embedded(binary: str, directory: Path) -> Iterator[str]:
     yield f"embedded:{directory / 'bloom'}"
 
 
-@pytest.mark.parametrize("place", [cluster, tls, embedded])
+@pytest.mark.parametrize("place", [cluster, sentinel, tls, embedded])
 def test_the_same_pages_and_items_and_then_nothing_new(
     place: Place, any_binary: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from support.polling import until
 from support.proxy import Proxy
-from support.servers import NODES, Server, is_whole, join_cluster, start_cluster
+from support.servers import NODES, Server, join_cluster
 
 #: They begin to copy at once, and look for their primary often.
 QUICKLY = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
@@ -51,17 +51,6 @@ def with_replicas(primaries: list[Server], *options: str) -> Iterator[list[Serve
             with server.client() as client:
                 until(partial(_has_replicas, client, len(primaries)), "the nodes know the replicas")
         yield replicas
-
-
-@contextmanager
-def start_cluster_with_replica(binary: str) -> Iterator[tuple[list[Server], Server]]:
-    """Run a cluster, and a replica of its first node, which soon takes the place of a dead one."""
-    options = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
-    with start_cluster(binary, *options) as nodes, with_replicas(nodes[:1], *options) as (replica,):
-        for node in nodes:
-            with node.client() as client:
-                until(partial(is_whole, client, len(nodes) + 1), "all know it")
-        yield nodes, replica
 
 
 def _attach(replica: Server, primary: Server) -> None:

@@ -95,12 +95,6 @@ class Watched(Group):
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
         return f"{scheme}+sentinel://{who}{hosts}/{SERVICE}/0{query and '?'}{query}"
 
-    def primary(self) -> int:
-        """Return the port of the primary, as all sentinels know it; 0 if they disagree."""
-        running = [one for one in self.sentinels if one.process.poll() is None]
-        ports = {int(sentinel.state().get("port", 0)) for sentinel in running}
-        return ports.pop() if len(ports) == 1 else 0
-
     def is_whole(self) -> bool:
         (shard,) = self.shards
         primary = shard.find_primary()
