@@ -1,10 +1,9 @@
 """A client that can write to the filter's keys forges workers and claims: crawls stay bounded."""
 
-from collections.abc import Callable
-
 import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from support.counting import MEASURED
 from support.odd_site import Done, Lab, LabOf, page
 
 from scrapy_bloom import BloomFilter
@@ -19,16 +18,6 @@ KEY = "odd:bloom"
 #: names takes 33 MB with redis-py 5 and without hiredis.
 MAX_MORE_MEMORY = 60 << 10
 
-#: Notes the most memory that the process had, in KiB.
-SPIDER = """
-import resource
-from support.odd_site import OddSpider
-
-class NeighbourSpider(OddSpider):
-    def closed(self, reason):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.crawler.stats.set_value("peak", peak)
-"""
 FAR = Process("far", 7, "another machine", 99)
 PAGES = {"/": page("/1"), "/1": page()}
 
@@ -67,19 +56,10 @@ def description(queue: str = "") -> str:
     return " " + Worker("", 0, 1.0, FAR, queue).describe()
 
 
-#: What is forged, until when it is alive by the server's clock, how much of it. Others:
-#: redis/test_worker_protocol.py, unit/test_workers.py.
-CROWDS: dict[str, Callable[[int], tuple[str, str, int, int]]] = {
-    "silent": lambda now: (OURS, description(), now - 9, MANY),
-    "with queues": lambda now: (OURS, description("q<number>"), now + 60, SOME),
-    "far too long": lambda _: ("w%d", "?" * 5_000, 0, 10_000),
-}
-
-
 @pytest.fixture(scope="module")
 def usual(lab_of: LabOf) -> int:
     """KiB that an undisturbed crawl takes."""
-    return int(lab_of(PAGES).crawl(SPIDER).stats["peak"])
+    return int(lab_of(PAGES).crawl(MEASURED).stats["peak"])
 
 
 def assert_bounded(done: Done, usual: int) -> None:
@@ -90,48 +70,37 @@ def assert_bounded(done: Done, usual: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["silent", pytest.param("with queues", marks=pytest.mark.slow), "far too long"]
+    ("field", "value", "score", "count"),
+    [
+        (OURS, description(), 1, MANY),
+        pytest.param(OURS, description("q<number>"), 1 << 35, SOME, marks=pytest.mark.slow),
+        ("w%d", "?" * 5_000, 0, 10_000),
+    ],
+    ids=["silent", "with queues", "far too long"],
 )
-def test_forged_workers_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
-    field, value, until, count = CROWDS[kind](lab.now())
-    forge(lab, Keys(KEY).heartbeats(), field, value, count, score=until)
-    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+def test_forged_workers_do_not_hold_up_a_crawl(
+    field: str, value: str, score: int, count: int, *, lab: Lab, usual: int
+) -> None:
+    """Others: redis/test_worker_protocol.py, unit/test_workers.py."""
+    forge(lab, Keys(KEY).heartbeats(), field, value, count, score=score)
+    done = lab.crawl(MEASURED, BLOOM_HEARTBEAT=1)
     assert_bounded(done, usual)
     assert "more than 2,000" in done.log
 
 
 # -- claims --
 
-FIELD = "%040x"
-#: Forged claims.
-CLAIMS = {
-    "of a dead worker, not kept": (f"{OURS % 0} n 1 0 ", MANY),
-    "damaged": ("x", MANY),
-}
 
-
-@pytest.mark.parametrize("kind", CLAIMS)
-def test_forged_claims_do_not_hold_up_a_crawl(lab: Lab, usual: int, kind: str) -> None:
-    key = Keys(KEY)
-    lab.client.zadd(key.heartbeats(), {OURS % 0 + description(): 0})
-    value, count = CLAIMS[kind]
-    forge(lab, key.claims(0), FIELD, value, count)
-    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
-    assert_bounded(done, usual)
-    assert not lab.client.hlen(key.claims(0))
-
-
-HUGE = """
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. string.rep('x', ARGV[3]))
-"""
-
-
-def test_a_claim_of_64_mb_is_ended_and_takes_no_memory(lab: Lab, usual: int) -> None:
-    key, size = Keys(KEY), 64 << 20
-    field = fingerprint(Request(f"{lab.site.url}/1")).hex()
-    lab.client.zadd(key.heartbeats(), {OURS % 0 + description(): 0})
-    lab.client.eval(HUGE, 1, key.claims(0), field, f"{OURS % 0} n 1 0 ", size)
-    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+def test_forged_claims_do_not_hold_up_a_crawl(lab: Lab, usual: int) -> None:
+    """Some are of a dead worker and without a request, some damaged, one has 64 MB."""
+    key, dead = Keys(KEY), OURS % 0
+    lab.client.zadd(key.heartbeats(), {dead + description(): 0})
+    forge(lab, key.claims(0), "%040x", f"{dead} n 1 0 ")
+    forge(lab, key.claims(0), "f%039x", "x")
+    page = fingerprint(Request(f"{lab.site.url}/1")).hex()
+    huge = "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. string.rep('x', 64 * 1024 * 1024))"
+    lab.client.eval(huge, 1, key.claims(0), page, f"{dead} n 1 0 ")
+    done = lab.crawl(MEASURED, BLOOM_HEARTBEAT=1)
     assert_bounded(done, usual)
     assert not done.claims
 
@@ -148,5 +117,5 @@ def test_forged_fields_of_any_length_and_windows_do_not_hold_up_a_crawl(
         lab.client.hset(key.claims(0), f"{long}{number}", f"-{workers.tag('odd')} n 1 0 {{}}")
     forge(lab, key.header(), "window:forged-%d", "1")
     forge(lab, key.header(), "window:{%d}", "1", count=10)
-    done = lab.crawl(SPIDER, BLOOM_HEARTBEAT=1)
+    done = lab.crawl(MEASURED, BLOOM_HEARTBEAT=1)
     assert_bounded(done, usual)

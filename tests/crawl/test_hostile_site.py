@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from support.counting import MEASURED
 from support.crawling import PLAIN_SCRAPY
 from support.odd_site import Done, Lab, LabOf, Reply, page
 
@@ -9,19 +10,9 @@ from support.odd_site import Done, Lab, LabOf, Reply, page
 MAX_MORE_MEMORY = 40 << 10
 #: Characters of a line that this package logs, at most.
 MAX_LINE = 10_000
-#: Notes the most memory that the process had, in KiB.
-SPIDER = """
-import resource
-from support.odd_site import OddSpider
-
-class HostileSpider(OddSpider):
-    def closed(self, reason):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.crawler.stats.set_value("peak", peak)
-"""
 
 
-def both(lab: Lab, spider: str = SPIDER, **settings: Any) -> tuple[Done, Done]:
+def both(lab: Lab, spider: str = MEASURED, **settings: Any) -> tuple[Done, Done]:
     """Crawl with Scrapy's own filter, then with ours."""
     plain = lab.crawl(spider, **PLAIN_SCRAPY, BLOOM_KEY="plain", **settings)
     ours = lab.crawl(spider, **settings)
@@ -59,7 +50,7 @@ MANY = f"""
 import re
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
-{SPIDER}
+{MEASURED}
     pages = 0
 
     def parse(self, response):
@@ -96,7 +87,7 @@ def test_other_pages_are_crawled_while_a_page_yields_its_links(lab_of: LabOf) ->
 #: URLs of 1 MB, each of which is linked twice.
 LONG_URLS = f"""
 from scrapy import Request
-{SPIDER}
+{MEASURED}
     def parse(self, response):
         for number in range(4):
             for _ in range(2):

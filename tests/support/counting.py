@@ -1,4 +1,4 @@
-"""A spider for ``odd_site`` that counts signals, and what crawls of it leave."""
+"""Spiders for ``odd_site`` that count signals or memory, and what crawls of them leave."""
 
 from collections import Counter
 from typing import Any
@@ -14,7 +14,6 @@ PAGES = 60
 #: Counts signals; ``at`` makes requests, and ``leaf`` is a callback without links.
 COUNTING = """
 import asyncio
-from support.odd_site import OddSpider
 from scrapy import Request, signals
 from scrapy.exceptions import IgnoreRequest
 
@@ -38,6 +37,15 @@ class CountingSpider(OddSpider):
     def leaf(self, response):
         pass
 
+"""
+#: Notes the most memory that the process had, in KiB.
+MEASURED = """
+import resource
+
+class MeasuredSpider(OddSpider):
+    def closed(self, reason):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.crawler.stats.set_value("peak", peak)
 """
 
 
