@@ -78,40 +78,6 @@ async def parse(self, response):
 # -- what a page yields --
 
 
-def test_what_is_offsite_is_never_claimed(lab_of: LabOf) -> None:
-    lab = lab_of({})
-    offsite, allowed = f"{lab.site.offsite}/other", f"{lab.site.offsite}/allowed"
-    lab.site.pages |= {"/": page("/a", offsite, allowed), "/a": page(offsite), allowed: page()}
-    code = spider("""
-def links(self, response):
-    for request in super().links(response):
-        request.meta["allow_offsite"] = request.url.endswith("/allowed")
-        yield request
-""")
-    done = lab.crawl(code)
-    assert done.hits == Counter(["/", "/a", allowed])
-    assert done.recorded == {"/a", allowed}
-    assert done.stats["bloom/new"] == 2
-    assert done.stats["offsite/filtered"] == 2
-    assert_ended_well(done)
-
-
-def test_callbacks_that_block_the_crawl_are_no_outage(lab_of: LabOf) -> None:
-    lab = lab_of(tree(6))
-    code = spider("""
-def parse(self, response):
-    import time
-    for request in self.links(response):
-        yield request
-        time.sleep(0.2)
-""")
-    # A page blocks for longer than that: its links are gathered without a turn of the loop.
-    done = lab.crawl(code, BLOOM_TIMEOUT=0.3)
-    assert done.hits == Counter(lab.site.pages.keys())
-    assert "bloom/outages" not in done.stats
-    assert_ended_well(done)
-
-
 # -- what is new and is not scheduled --
 
 IGNORING = """
@@ -131,30 +97,3 @@ def test_what_a_handler_refuses_is_not_claimed_in_the_end(lab_of: LabOf) -> None
 
 
 # -- a fingerprinter that fails --
-
-BROKEN = """
-from scrapy.utils.request import RequestFingerprinter
-
-class Broken(RequestFingerprinter):
-    def fingerprint(self, request):
-        if "/broken/" in request.url:
-            raise LookupError("of the fingerprinter")
-        return super().fingerprint(request)
-""" + spider("custom_settings = {'REQUEST_FINGERPRINTER_CLASS': Broken}")
-
-
-def test_a_page_whose_links_get_no_fingerprint_is_tried_again_later(lab_of: LabOf) -> None:
-    """They are not crawled: a loop of them would not end.
-
-    Scrapy alone would wait for ever after 100, because its tasks die of them.
-    """
-    links = [f"/broken/{number}" for number in range(300)]
-    lab = lab_of({"/": page("/a", "/b"), "/a": page(*links, "/c"), "/b": page(), "/c": page()})
-    done = lab.crawl(BROKEN)
-    assert done.hits == Counter(["/", "/a", "/b", "/c"])
-    assert done.recorded == {"/b", "/c"}
-    assert {path: claim.kind for path, claim in done.claims.items()} == {"/a": "-"}
-    assert done.stats["bloom/not_identified"] == 300
-    assert done.stats["finish_reason"] == "finished"
-    assert "REQUEST_FINGERPRINTER_CLASS odd_spider.Broken fails for <GET" in done.log
-    assert "of the fingerprinter" in done.log

@@ -67,6 +67,17 @@ async def test_a_link_without_a_fingerprint_is_dropped_and_the_others_go_on() ->
     assert lab.filter.lost == [PAGE]
 
 
+@in_loop
+async def test_what_is_offsite_is_passed_on_and_not_looked_up() -> None:
+    """Scrapy drops it, and it would stay claimed."""
+    lab, (near, far, allowed) = ScraperLab(), links(3)
+    lab.offsite = [far, allowed]
+    allowed.meta["allow_offsite"] = True
+    await lab.handle([near, far, allowed])
+    assert lab.filter.rounds == [[near, allowed]]
+    assert lab.scraper.flat == [near, far, allowed]
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "looked up"])
 @in_loop
 async def test_a_duplicate_that_cannot_be_logged_costs_no_link(
