@@ -45,13 +45,6 @@ def test_what_cannot_be_used_stops_the_crawl_before_it_fetches(
     assert done.returncode != 0 or version_info < (2, 14)
 
 
-def test_other_errors_of_scrapy_keep_their_tracebacks(web: SiteServer, redis_url: str) -> None:
-    settings = {"BLOOM_REDIS_URL": redis_url, "DOWNLOADER": "nowhere.Nothing"}
-    done = run_scrapy("crawl", "links", *options(web, settings))
-    assert "Traceback" in done.stderr
-    assert "No module named 'nowhere'" in done.stderr
-
-
 # -- several spiders --
 
 TWO_SPIDERS = """

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from support.odd_site import CONCURRENCY, SHARED_QUEUE, TREE, Lab, LabOf, page, tree
+from support.odd_site import SHARED_QUEUE, TREE, Lab, LabOf, page, tree
 from support.polling import until
 
 PAGES = 60
@@ -41,21 +41,6 @@ def test_a_jobdir_goes_on_where_it_was_stopped(lab: Lab) -> None:
 # -- scrapy-redis --
 
 DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
-
-
-def test_what_a_killed_worker_had_in_hand_is_crawled_by_another_one(lab: Lab) -> None:
-    lab.site.hold_after(15)
-    with lab.start(TREE, **DISTRIBUTED) as one:
-        lab.saturate(one)
-        with lab.start(TREE, **DISTRIBUTED) as other:
-            lab.saturate(one, other)
-            recorded = lab.recorded()
-            one.kill()
-            lab.site.release()
-            other.wait()
-    assert_complete(lab)
-    assert len(lab.fetched_twice()) <= CONCURRENCY
-    assert not lab.fetched_twice() & recorded
 
 
 START = """

@@ -13,7 +13,7 @@ from example_site.build import STORIES, Site
 from example_site.serve import serve
 from support.bookshop import BOOKS, serve_bookshop
 from support.crawling import run, run_scrapy
-from support.pages import blocks, prose, read
+from support.pages import blocks, read
 
 TUTORIAL = "docs/tutorial/first-crawl.md"
 #: The site's address in the tutorial.
@@ -117,18 +117,6 @@ def titles(folder: Path) -> Counter[str]:
     """Count the items in all files of a folder."""
     lines = [line for path in folder.iterdir() for line in path.read_text().splitlines()]
     return Counter(json.loads(line)["title"] for line in lines)
-
-
-def test_what_the_readme_says_of_page_2(newcomer: Reader) -> None:
-    """By default, a second run does not read it; with the rule, it does."""
-    (rules,) = re.findall(r"`BLOOM_RECRAWL_RULES = (.+?)`", prose("README.md"))
-    default = ("BLOOM_REMEMBER=crawled", "BLOOM_KEY=page-2")
-    rule = (*default, "BLOOM_KEY=rule", f"BLOOM_RECRAWL_RULES={json.dumps(eval(rules))}")
-    for settings, is_read in ((default, False), (rule, True)):
-        given = [text for setting in ("FEEDS={}", *settings) for text in ("-s", setting)]
-        newcomer.scrapy("crawl", "books", *given)
-        again = newcomer.scrapy("crawl", "books", *given)
-        assert ("/mystery_3/page-2.html> (referer" in again.stderr) == is_read
 
 
 # -- the first crawl --

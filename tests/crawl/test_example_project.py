@@ -1,7 +1,6 @@
 """The example project: its site tells the truth, and crawls of it fetch what they should."""
 
 import json
-import os
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from example_site.build import Site
 from example_site.serve import SiteServer
-from support.crawling import PLAIN_SCRAPY, crawl, options, run, run_scrapy
+from support.crawling import PLAIN_SCRAPY, crawl, options, run_scrapy
 from support.nursery import shared_nursery
 from support.polling import until
 
@@ -38,31 +37,7 @@ def test_truth_is_what_scrapy_fetches(site: Site, web: SiteServer, tmp_path: Pat
     assert stats["dupefilter/filtered"] / links > 0.96
 
 
-def test_only_distributed_settings_need_scrapy_redis(tmp_path: Path) -> None:
-    """The project works where scrapy-redis is not installed."""
-    (tmp_path / "scrapy_redis.py").write_text("raise ImportError('not installed')\n")
-    path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = run("-m", "scrapy", "list", PYTHONPATH=os.pathsep.join(path))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["bulk", "links", "nightly", "sitemap"]
-
-
 # -- the project, with scrapy-bloom --
-
-
-def test_second_sitemap_crawl_fetches_sitemaps_and_new_stories(
-    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
-) -> None:
-    """Sitemaps are looked at in each run, although a lasting filter remembers the stories."""
-    known = site.truth()
-    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
-    first = web.hits()
-    assert first == Counter(known.stories | known.sitemaps | {"/robots.txt"})
-
-    truth = site.publish(3).truth()
-    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
-    new = truth.stories - known.stories
-    assert web.hits() - first == Counter(new | truth.sitemaps | {"/robots.txt"})
 
 
 #: What Scrapy reads outside of the project's directory, where the files of a crawl belong.

@@ -1,6 +1,5 @@
 """A crawl waits at its start for a server that is slow or loads its data."""
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from support.outages import stalled
 from support.servers import Server
 from support.workers import Worker
 
-from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.header import Header
-from scrapy_bloom.crawl.context import OPENING_SECONDS, Opening
+from scrapy_bloom.crawl.context import Opening
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 
@@ -73,10 +72,3 @@ def test_waiting_for_a_slow_server_has_an_end() -> None:
     with pytest.raises(NotReadyError):
         Opening(patience=0.5).run(time_out)
     assert len(calls) > 1
-
-
-def test_a_crawl_does_not_wait_for_a_server_that_is_down() -> None:
-    begin = time.monotonic()
-    with pytest.raises(StorageError, match="is not there"):
-        Worker("redis://127.0.0.1:1/0", BLOOM_REMEMBER="scheduled")
-    assert time.monotonic() - begin < OPENING_SECONDS

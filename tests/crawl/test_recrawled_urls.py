@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.lab_commands import Called, bloom
-from support.odd_site import ERROR, PLAIN, Lab, LabOf, page
+from support.odd_site import ERROR, Lab, LabOf, page
 from support.polling import until
 
 from scrapy_bloom import __version__
@@ -33,12 +33,6 @@ def recrawl(lab: Lab, *paths: str, **settings: Any) -> Called:
     return done
 
 
-def assert_settled(lab: Lab, spider: str = PLAIN, **settings: Any) -> None:
-    """Nothing is claimed, and a further run crawls nothing."""
-    assert not lab.claims()
-    assert lab.crawl(spider, **settings).hits == EACH_RUN
-
-
 def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
     before = lab.recorded()
     assert "1 URL is left for the next crawl of 'odd'" in recrawl(lab, "/a").out
@@ -47,7 +41,8 @@ def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
     assert done.hits == EACH_RUN + Counter(["/a"])
     assert done.stats["bloom/taken_over"] == 1
     assert lab.recorded() == before
-    assert_settled(lab)
+    assert not lab.claims()
+    assert lab.crawl().hits == EACH_RUN
 
 
 @pytest.mark.parametrize(
@@ -65,8 +60,6 @@ def test_a_page_that_a_worker_crawls_now_is_left_to_it(
 ) -> None:
     """It may have no claim under its URL's fingerprint in the window that its URL has."""
     spider = f"""
-from support.odd_site import OddSpider
-
 class Own(OddSpider):
     def parse(self, response):
         return self.links(response, **{arguments})
@@ -85,9 +78,6 @@ class Own(OddSpider):
 
 
 FAILING = """
-from support.odd_site import OddSpider
-from scrapy import Request
-
 class Own(OddSpider):
     def parse(self, response):
         if not self.settings.getbool("LINKS", True):
@@ -121,7 +111,7 @@ def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> N
     last = failing.crawl(FAILING)
     assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c", "/e"])
     assert last.stats["GET 7"] == 1
-    assert_settled(failing, FAILING)
+    assert not failing.claims()
 
 
 def test_all_that_failed_goes_to_another_callback(failing: Lab) -> None:
@@ -130,7 +120,6 @@ def test_all_that_failed_goes_to_another_callback(failing: Lab) -> None:
     last = failing.crawl(FAILING, LINKS=False)
     assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c"])
     assert (last.stats["GET 0"], last.stats["POST 0"]) == (2, 1)
-    assert_settled(failing, FAILING)
 
 
 def test_pages_that_failed_for_good_are_counted(failing: Lab) -> None:
@@ -143,7 +132,6 @@ def test_pages_that_failed_for_good_are_counted(failing: Lab) -> None:
 
 LOOKING_OFTEN = """
 from scrapy_bloom.crawl import recovery
-from support.odd_site import OddSpider
 
 recovery.LOOK_SECONDS = 0.5
 
@@ -164,11 +152,10 @@ def test_a_crawl_that_runs_takes_it_over(lab: Lab) -> None:
         lab.site.release()
         crawl.wait()
     assert lab.site.hits() - before == EACH_RUN + Counter(["/new", "/a"])
-    assert_settled(lab)
+    assert not lab.claims()
 
 
 CRAWL_SPIDER = """
-from support.odd_site import OddSpider
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
@@ -196,7 +183,7 @@ def test_a_crawl_spider_does_with_a_page_what_its_rules_do_with_a_link(lab: Lab)
     assert done.hits == EACH_RUN + Counter(["/a", "/list", "/added", "/other", "/further"])
     parsed = {name for name in done.stats if "parsed" in name}
     assert parsed == {"parsed a 1", "parsed added 1", "parsed further 1"}
-    assert_settled(lab, CRAWL_SPIDER)
+    assert not lab.claims()
 
 
 def test_where_nothing_is_read(lab_of: LabOf) -> None:

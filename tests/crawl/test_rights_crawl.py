@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import redis
 from support.odd_site import SHARED_QUEUE, Lab, serve, tree
-from support.polling import until
 from support.rights import PASSWORD, USER, denials
 from support.servers import Server
 
@@ -51,15 +50,3 @@ def test_a_crawl_with_the_rights_that_are_printed(server: Server, lab: Lab) -> N
     assert "bloom/outages" not in done.stats
     again = lab.crawl(**settings)
     assert again.hits.keys() <= {"/"}
-
-
-def test_a_crawl_without_a_right_does_not_begin(lab: Lab) -> None:
-    lab.client.execute_command("ACL", "SETUSER", USER, "-hset", "-expireat")
-    with lab.start() as crawl:
-        until(lambda: crawl.is_over, "the crawl ends")
-    assert f"the user {USER!r} may not run EXPIREAT, HSET on redis://127" in crawl.log
-    assert "scrapy bloom acl prints the rules" in crawl.log
-    assert "did not answer" not in crawl.log
-    assert PASSWORD not in crawl.log
-    assert not lab.site.hits()
-    assert not lab.client.keys("*")

@@ -17,8 +17,6 @@ PAGES = 40
 # -- spiders as people write them --
 
 RULES = """
-from support.odd_site import OddSpider
-from support.polling import until
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
@@ -31,9 +29,6 @@ class RulesSpider(CrawlSpider):
         yield {"url": response.url}
 """
 LAMBDA = """
-from support.odd_site import OddSpider
-from support.polling import until
-
 class LambdaSpider(OddSpider):
     def parse(self, response):
         return self.links(response, callback=lambda response: self.parse(response))
@@ -61,24 +56,6 @@ def test_the_next_run_crawls_what_is_missing(lab_of: LabOf, spider: str, pages: 
     assert not lab.missing()
     done = lab.crawl(spider)
     assert done.hits == Counter(["/"])
-    assert not done.claims
-    assert not done.workers
-
-
-# -- a crawl that is not interrupted --
-
-
-def test_a_crawl_that_is_not_interrupted_fetches_nothing_twice_and_warns_once(
-    lab_of: LabOf,
-) -> None:
-    """New requests that are not kept are counted, and not those that are seen."""
-    done = lab_of(tree(PAGES)).crawl(LAMBDA)
-    assert done.stats["bloom/not_kept"] == PAGES
-    (warning,) = [line for line in done.log.splitlines() if " WARNING: " in line]
-    assert "not_kept" in warning
-    assert "again" in warning
-    assert done.hits == Counter(tree(PAGES).keys())
-    assert done.recorded == tree(PAGES).keys() - {"/"}
     assert not done.claims
     assert not done.workers
 
