@@ -151,21 +151,6 @@ def test_a_union_remembers_what_either_does_as_long_as_that_does(
     assert ring_codec.parse(ring_codec.dump(made.ring)) == made.ring
 
 
-@given(first=st.lists(items), second=st.lists(items))
-def test_bits_of_a_union_are_those_of_a_filter_with_all_items(
-    first: list[str], second: list[str]
-) -> None:
-    one, two, both = block(), block(), block()
-    one.add(first, NOW)
-    two.add(second, NOW)
-    both.add([*first, *second], NOW)
-    made = unite([one.contents, two.contents])
-    assert made.bits == both.bits
-    assert made.counts["0.0"] == pytest.approx(both.counts["0.0"], abs=3)
-    assert max(one.counts["0.0"], two.counts["0.0"]) <= made.counts["0.0"]
-    assert made.counts["0.0"] <= one.counts["0.0"] + two.counts["0.0"]
-
-
 def test_generations_that_were_opened_by_hand_stay_apart() -> None:
     """Each but the last of a period counts for one before."""
     one, other = block(schedule=THREE_DAYS), block(schedule=THREE_DAYS)

@@ -1,13 +1,11 @@
-"""A ring as script calls: which keys, in which order, and which offsets belong to which layer."""
+"""A ring as script calls: how many bytes a URL costs, and how calls are written out."""
 
 from dataclasses import replace
-from struct import Struct
 
 import pytest
 import redis
 
-from scrapy_bloom.bloom.model.generations import Config, Layer
-from scrapy_bloom.bloom.model.hashing import offsets
+from scrapy_bloom.bloom.model.generations import Config
 from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.ring import Ring
@@ -27,44 +25,6 @@ def ring(order: str) -> Ring:
     grown = fresh.grow(NOW, {"0.0": fresh.layers[0].capacity})
     config = replace(fresh.config, capacity=1_600)
     return grown.reconfigure(config, NOW).advance(NOW + DAY)
-
-
-def held(order: str) -> CachedRing:
-    return CachedRing("v", ring(order), Keys("k"))
-
-
-def names(call: Call) -> list[str]:
-    return [key.removeprefix("{k:3}:") for key in call.keys]
-
-
-def offsets_by_layer(groups: object, packed: object, layers: list[Layer]) -> list[list[int]]:
-    """Read a URL's offsets as the scripts do."""
-    assert isinstance(groups, bytes)
-    assert isinstance(packed, bytes)
-    assert len(groups) == len(layers)
-    return [list(Struct("<3I").unpack_from(packed, 12 * group)) for group in groups]
-
-
-@pytest.mark.parametrize(
-    ("order", "written", "tested"),
-    [(WRITE_NEWEST, ["1.0"], ["0.0", "0.1"]), (WRITE_ALL, ["0.1", "1.0"], ["0.0"])],
-)
-def test_a_claim_names_the_written_layers_first_and_then_those_only_tested(
-    order: str, written: list[str], tested: list[str]
-) -> None:
-    mine = held(order)
-    call = mine.add(mine.pack(HASHES))
-    assert names(call) == ["ring", *written, *tested]
-    v, ends, k, groups, sizes, packed, bits, room, *counts = call.args
-    assert (v, ends, k, sizes, bits) == ("v", mine.ring.ends, 3, 3, 1)
-    assert counts == [f"n:{name}" for name in written]
-    layers = {layer.name: layer for layer in mine.ring.layers}
-    assert room == b"".join(
-        Struct("<IQ").pack(layers[name].memory, layers[name].capacity) for name in written
-    )
-    named = [layers[name] for name in [*written, *tested]]
-    expected = [offsets(HASHES, layer.num_bits) for layer in named]
-    assert offsets_by_layer(groups, packed, named) == expected
 
 
 def test_layers_of_one_size_share_their_offsets() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_bloom.bloom.model.generations import Config, Counts
-from scrapy_bloom.bloom.model.header import WRITE_ALL, WRITE_NEWEST, Header
+from scrapy_bloom.bloom.model.header import WRITE_NEWEST, Header
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
 from scrapy_bloom.bloom.model.sizing import predicted_error_rate
@@ -78,13 +78,6 @@ def test_generations_of_one_period_are_told_apart_by_the_order_they_were_opened_
     rates = [predicted_error_rate(count, bits, 10) for count in (300, 100, 200)]
     assert earlier.estimated_error_rate == pytest.approx(sum(rates[:2]) / 2)
     assert later.estimated_error_rate == pytest.approx(rates[2])
-
-
-def test_where_all_generations_are_written_the_oldest_is_counted() -> None:
-    rings = [ring.advance(NOW + DAY) for ring in filter_of(WRITE_ALL)]
-    info = describe("k", snapshot(rings, [{"0.0": 10, "1.0": 1}] * 2))
-    assert info.count == 20
-    assert [generation.count for generation in info.generations] == [2, 20]
 
 
 def test_an_item_is_told_by_the_generation_that_has_it() -> None:

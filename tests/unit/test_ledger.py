@@ -75,9 +75,6 @@ def test_a_damaged_entry_is_none(text: str) -> None:
     assert LedgerEntry.parse(text) is None
 
 
-# -- what is due --
-
-
 # -- what is packed --
 
 

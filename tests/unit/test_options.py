@@ -16,15 +16,11 @@ STORED = Config(5_000, 1e-4, SIX_MONTHS, growth=3, max_memory=1 << 20)
 HEADER = Header("0" * 32, 4, (5, 7, 11))
 
 
-def test_what_is_unset_is_as_stored() -> None:
-    assert FilterOptions().config(STORED) == STORED
-    assert FilterOptions().config(replace(STORED, schedule=None)) == replace(STORED, schedule=None)
-
-
 def test_what_is_given_counts_and_the_rest_is_as_stored() -> None:
     given: Any
-    for given in ({"capacity": 7}, {"error_rate": 0.5}, {"growth": 0}, {"max_memory": 9}):
-        assert FilterOptions(**given).config(STORED) == replace(STORED, **given)
+    for given in ({}, {"capacity": 7}, {"error_rate": 0.5}, {"growth": 0}, {"max_memory": 9}):
+        for stored in (STORED, replace(STORED, schedule=None)):
+            assert FilterOptions(**given).config(stored) == replace(stored, **given)
 
 
 def test_window_and_period_of_a_filter_that_has_some() -> None:
@@ -40,16 +36,12 @@ def test_window_and_period_of_a_filter_that_has_some() -> None:
     assert schedule(window=NEVER) is None
 
 
-def test_a_period_without_a_window_is_refused() -> None:
-    wanted = FilterOptions(period=Span(2, HALF_MONTHS))
+def test_a_period_without_a_window_or_that_does_not_go_with_it_is_refused() -> None:
+    month, two, five = (Span(count, HALF_MONTHS) for count in (2, 4, 10))
     with pytest.raises(ConfigurationError, match=r'`period` = "1 month"'):
-        wanted.config(replace(STORED, schedule=None))
-
-
-def test_a_window_and_a_period_that_do_not_go_together_are_refused() -> None:
-    wanted = FilterOptions(window=Span(10, HALF_MONTHS), period=Span(4, HALF_MONTHS))
+        FilterOptions(period=month).config(replace(STORED, schedule=None))
     with pytest.raises(ConfigurationError, match="does not go together"):
-        wanted.config(STORED)
+        FilterOptions(window=five, period=two).config(STORED)
 
 
 def test_a_new_filter_is_what_was_asked_for() -> None:

@@ -69,11 +69,6 @@ def test_restored_callbacks_are_methods_of_the_spider_that_restores() -> None:
     assert request.callback != SPIDER.parse
 
 
-def test_defaults_are_left_out() -> None:
-    text = dump(sample(callback=SPIDER.parse, meta={"depth": 3}), SPIDER)
-    assert json.loads(text) == {"url": URL, "callback": "parse", "meta": {"depth": 3}}
-
-
 def test_the_longest_text_comes_back() -> None:
     room = MAX_LENGTH - len(dump(sample(meta={"a": ""}), None))
     assert_kept(sample(meta={"a": "x" * room}))
