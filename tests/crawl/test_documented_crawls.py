@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,30 +86,24 @@ def assert_logged(lines: list[str], log: str) -> None:
 # -- README.md --
 
 
-@pytest.fixture(scope="module")
-def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    """A reader who has done all that the quickstart says."""
-    directory = tmp_path_factory.mktemp("newcomer")
-    with serve_bookshop(directory / "site") as url:
-        reader = Reader(directory, "https://books.toscrape.com", url)
-        reader.follow("README.md")
-        yield reader
-
-
-def test_the_quickstart_is_what_happens(newcomer: Reader) -> None:
+def test_the_quickstart_is_what_happens(tmp_path: Path) -> None:
     """Its two runs write each book once; the next run fetches the one that was asked for again."""
-    assert len(newcomer.logs) == 2
-    assert titles(newcomer.directory / "items") == Counter(BOOKS)
-    newcomer.run("scrapy crawl books")
-    assert titles(newcomer.directory / "items") == Counter([*BOOKS, "sharp-objects_997"])
+    with serve_bookshop(tmp_path / "site") as url:
+        newcomer = Reader(tmp_path, "https://books.toscrape.com", url)
+        newcomer.follow("README.md")
+        assert len(newcomer.logs) == 2
+        assert titles(newcomer.directory / "items") == Counter(BOOKS)
+        newcomer.run("scrapy crawl books")
+        assert titles(newcomer.directory / "items") == Counter([*BOOKS, "sharp-objects_997"])
 
-    # The window is confirmed once.
-    (window,) = re.findall(r"`(BLOOM_RECRAWL_AFTER = .+?)`", read("README.md"))
-    newcomer.write(f"# append to bookshop/settings.py\n{window}\n")
-    assert "run 'scrapy bloom settings --apply' once" in newcomer.scrapy("crawl", "books").stderr
-    newcomer.run("scrapy bloom settings --apply --yes")
-    newcomer.run("scrapy crawl books")
-    assert "remembers 32 URLs" in newcomer.logs[-1]
+        # The window is confirmed once.
+        (window,) = re.findall(r"`(BLOOM_RECRAWL_AFTER = .+?)`", read("README.md"))
+        newcomer.write(f"# append to bookshop/settings.py\n{window}\n")
+        refused = newcomer.scrapy("crawl", "books").stderr
+        assert "run 'scrapy bloom settings --apply' once" in refused
+        newcomer.run("scrapy bloom settings --apply --yes")
+        newcomer.run("scrapy crawl books")
+        assert "remembers 32 URLs" in newcomer.logs[-1]
 
 
 def titles(folder: Path) -> Counter[str]:
@@ -122,19 +115,11 @@ def titles(folder: Path) -> Counter[str]:
 # -- the first crawl --
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    """A reader who has done all that the tutorial says."""
-    directory = tmp_path_factory.mktemp("reader")
-    site = Site.build(directory / "magazine", count=STORIES)
+def test_the_tutorial_is_what_happens(tmp_path: Path) -> None:
+    site = Site.build(tmp_path / "magazine", count=STORIES)
     with serve(site.directory) as web:
-        reader = Reader(directory, ADDRESS, web.url, site)
+        reader = Reader(tmp_path, ADDRESS, web.url, site)
         reader.follow(TUTORIAL)
-        yield reader
-
-
-def test_the_tutorial_is_what_happens(reader: Reader) -> None:
-    """All blocks were followed by the fixture."""
     assert len(reader.logs) == 3
     counts = [
         len((reader.directory / f"{name}.jsonl").read_text().splitlines())

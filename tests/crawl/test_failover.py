@@ -1,13 +1,8 @@
 """What counts as an outage, how it ends, and whether the spider is paused or closed."""
 
-import os
-import signal
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
 from scrapy import Request
 from support.loops import eventually, in_loop
 from support.outages import kick, killed, known_host
@@ -134,36 +129,3 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
             await eventually(lambda: not worker.jobs)
     assert "remembers 5 requests by itself" in caplog.text
     assert marked(own_server, remember) == 9, "those of the second outage"
-
-
-# -- embedded servers --
-
-
-def process_of(worker: Worker) -> int:
-    """Return the process id of an embedded server."""
-    connection: Any = worker.server.filters.connection
-    with redis.Redis(unix_socket_path=str(connection._server.socket_path)) as client:
-        return int(client.info("server")["process_id"])
-
-
-@in_loop
-async def test_an_embedded_server_that_is_killed_is_started_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where it does not answer, the advice is not to use another one."""
-    async with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=3) as worker:
-        pid = process_of(worker)
-        assert not worker.sees(0)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            assert not worker.sees(1)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        assert "did not answer in time: see whether it is up, or start the crawl" in caplog.text
-        assert "BLOOM_REDIS_URL" not in caplog.text
-        await worker.found_again()
-        os.kill(pid, signal.SIGKILL)
-        assert not worker.sees(2)
-        await worker.found_again()
-        assert all(worker.sees(number) for number in range(3))
-        assert worker.stat("outages") == 2

@@ -1,8 +1,6 @@
 """A crawl waits at its start for a server that is slow or loads its data."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import pytest
 from support.loops import in_loop
@@ -18,47 +16,32 @@ from scrapy_bloom.crawl.context import Opening
 pytestmark = pytest.mark.usefixtures("short_retries")
 
 
-@dataclass
-class FailedOpens:
-    """How many attempts to open a filter failed, and what is called after each."""
-
-    count: int = 0
-    then: Callable[[], object] = int
-
-
-@pytest.fixture
-def failed_opens(monkeypatch: pytest.MonkeyPatch) -> FailedOpens:
-    """Counts the attempts to open a filter that fail."""
-    failed = FailedOpens()
-    open_filter = BloomFilter.open
-
-    def count(bloom: BloomFilter) -> Header:
-        try:
-            return open_filter(bloom)
-        except NotReadyError:
-            failed.count += 1
-            failed.then()
-            raise
-
-    monkeypatch.setattr(BloomFilter, "open", count)
-    return failed
-
-
 @pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 @in_loop
 async def test_a_crawl_waits_at_its_start_for_a_server_that_is_slow(
     remember: str,
     own_server: Server,
-    failed_opens: FailedOpens,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    open_filter, failed = BloomFilter.open, list[BloomFilter]()
+
+    def open_and_count(bloom: BloomFilter) -> Header:
+        try:
+            return open_filter(bloom)
+        except NotReadyError:
+            failed.append(bloom)
+            if len(failed) == 4:
+                stall.close()
+            raise
+
+    monkeypatch.setattr(BloomFilter, "open", open_and_count)
     with ExitStack() as stall:
         stall.enter_context(stalled(own_server))
-        failed_opens.then = lambda: stall.close() if failed_opens.count == 4 else None
         async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
             assert not worker.sees(0)
             assert worker.stat("outages") == 0
-    assert failed_opens.count >= 4
+    assert len(failed) >= 4
     assert caplog.text.count("Waiting for it, up to 30 s") == 1
 
 

@@ -3,7 +3,6 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from example_site.build import Site
 from example_site.serve import SiteServer
 from scrapy import Request
@@ -16,12 +15,6 @@ from support.workers import recorded
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A magazine of 104 pages."""
-    return Site.build(tmp_path / "site", count=64)
 
 
 def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_crawled(
