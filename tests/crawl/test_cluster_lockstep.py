@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from support.lockstep import PAGE, Lockstep, slots_of_pages, worker_on
 from support.polling import until
 from support.replicas import is_primary, with_replicas
@@ -45,26 +44,17 @@ def test_slots_that_move_cost_nothing(nodes: list[Server], cluster: object) -> N
     assert outcome.outages == [0] * PROCESSES
 
 
-@pytest.fixture
-def own_cluster(any_binary: str) -> Iterator[tuple[list[Server], list[Server]]]:
-    """Primaries, and a replica of each."""
-    # Else all of them refuse all calls until a replica has taken over.
+def test_a_primary_that_is_killed_costs_its_slots_only(any_binary: str) -> None:
+    # Else all nodes refuse all calls until a replica has taken over.
     options = ("--cluster-node-timeout", "3000", "--cluster-require-full-coverage", "no")
     with start_cluster(any_binary, *options) as nodes, with_replicas(nodes, *options) as replicas:
-        yield nodes, replicas
-
-
-def test_a_primary_that_is_killed_costs_its_slots_only(
-    own_cluster: tuple[list[Server], list[Server]],
-) -> None:
-    nodes, replicas = own_cluster
-    own = slots_on(nodes[1])
-    slots = asyncio.run(find_slots(nodes[0]))
-    with lockstep(nodes[0]) as processes:
-        time.sleep(1)
-        nodes[1].kill()
-        until(lambda: is_primary(replicas[1]), "its replica takes over")
-        outcome = processes.outcome()
-    assert [number for number, count in outcome.new.items() if not count] == []
-    assert {slots[number] for number in outcome.duplicates} <= own
-    assert outcome.outages == [1] * PROCESSES
+        own = slots_on(nodes[1])
+        slots = asyncio.run(find_slots(nodes[0]))
+        with lockstep(nodes[0]) as processes:
+            time.sleep(1)
+            nodes[1].kill()
+            until(lambda: is_primary(replicas[1]), "its replica takes over")
+            outcome = processes.outcome()
+        assert [number for number, count in outcome.new.items() if not count] == []
+        assert {slots[number] for number in outcome.duplicates} <= own
+        assert outcome.outages == [1] * PROCESSES

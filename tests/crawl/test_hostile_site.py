@@ -110,31 +110,3 @@ def test_log_lines_about_urls_of_1_mb_are_short(lab_of: LabOf) -> None:
     lines = [line for line in ours.log.splitlines() if "[scrapy_bloom" in line]
     assert sum("Filtered duplicate request" in line for line in lines) == 4
     assert max(map(len, lines)) < MAX_LINE
-
-
-# -- odd bytes --
-
-
-BYTES = [bytes([number]) for number in range(256)]
-#: Links with four bytes each, a header with each byte.
-LINKED = [b"".join(BYTES[first : first + 4]) for first in range(0, 256, 4)]
-LINK = b"<a href='/link/%d/%b?q=%b#%b'>x</a>"
-LINKS = b"".join(LINK % (number, text, text, text) for number, text in enumerate(LINKED))
-HEADS = b"".join(b"X-%d: a%bz\r\n" % (n, b) for n, b in enumerate(BYTES) if b not in b"\r\n")
-
-
-def test_any_byte_in_urls_and_headers_is_crawled_as_by_scrapy(lab_of: LabOf) -> None:
-    lab = lab_of({"/": Reply(body=b"<meta charset=shift_jis>" + LINKS, head=HEADS)})
-    target = b"".join(byte for byte in BYTES if byte not in b"\r\n")
-    lab.site.rest = lambda path: Reply(
-        status=302 if "/link/" in path else 200,
-        body=b"x",
-        head=b"Location: /to/%b/%b\r\n" % (path.split("/")[2].encode(), target)
-        if "/link/" in path
-        else HEADS,
-    )
-    plain, ours = both(lab)
-    assert ours.hits == plain.hits
-    assert len(ours.hits) > len(LINKED)
-    assert ours.log.count("Traceback") == plain.log.count("Traceback")
-    assert not ours.claims
