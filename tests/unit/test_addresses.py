@@ -1,12 +1,13 @@
 """Addresses: small mistakes have short remedies, and messages never show a password."""
 
 import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.client.addresses import redact
 from scrapy_bloom.bloom.client.connection import connect
-from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.errors import ConfigurationError, explain
 
 SECRET = "S3CRET"
 
@@ -37,6 +38,12 @@ def test_an_unknown_argument_is_refused_at_once() -> None:
 
 
 # -- in messages --
+
+
+def test_a_server_that_the_crawl_starts_is_not_to_be_started_by_the_user() -> None:
+    text = str(explain(redis.TimeoutError("timed out"), "embedded:/data"))
+    assert "did not answer in time: see whether it is up, or start the crawl again" in text
+    assert "BLOOM_REDIS_URL" not in text
 
 
 #: Passwords as people paste them, with or without percent-encoding; the marks make them findable.
