@@ -40,6 +40,21 @@ def test_truth_is_what_scrapy_fetches(site: Site, web: SiteServer, tmp_path: Pat
 # -- the project, with scrapy-bloom --
 
 
+def test_second_sitemap_crawl_fetches_sitemaps_and_new_stories(
+    site: Site, web: SiteServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Sitemaps are looked at in each run, although a lasting filter remembers the stories."""
+    known = site.truth()
+    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    first = web.hits()
+    assert first == Counter(known.stories | known.sitemaps | {"/robots.txt"})
+
+    truth = site.publish(3).truth()
+    crawl("sitemap", web, tmp_path, BLOOM_REDIS_URL=redis_url)
+    new = truth.stories - known.stories
+    assert web.hits() - first == Counter(new | truth.sitemaps | {"/robots.txt"})
+
+
 #: What Scrapy reads outside of the project's directory, where the files of a crawl belong.
 ELSEWHERE = {"SCRAPY_SETTINGS_MODULE": "magazine.settings"}
 
