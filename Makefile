@@ -91,7 +91,7 @@ upstream: $(VENV)/dev
 
 # For example FUZZ="--target rings --runs 100000"
 fuzz: $(VENV)/fuzz
-	cd tests && ../$(BIN)/python -m fuzz.run $(FUZZ)
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m fuzz.run $(FUZZ)
 
 # For example SOAK="--minutes 5"
 soak: $(VENV)/dev

@@ -1,8 +1,10 @@
 """What a target is: a parser, and what its inputs look like."""
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 #: Returns a changed input that is of the same format, as far as that goes.
 Mutate = Callable[[bytes, Random], bytes]
@@ -26,3 +28,18 @@ class Target:
     seeds: Callable[[], Iterable[bytes]]
     mutate: Mutate
     max_length: int = 20_000
+
+
+def object_in(data: bytes | str) -> dict[str, Any]:
+    """Return the JSON object that an input is; an empty one for any other input."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def texts_in(value: Any) -> dict[str, str]:
+    """Return the members of a JSON object that are text."""
+    members = value.items() if isinstance(value, dict) else ()
+    return {name: text for name, text in members if isinstance(text, str)}

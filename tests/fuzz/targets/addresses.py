@@ -9,7 +9,7 @@ from typing import Any
 from scrapy.settings import BaseSettings
 
 from fuzz.mutate import json_text, raw
-from fuzz.target import SECRET, Target
+from fuzz.target import SECRET, Target, object_in
 from scrapy_bloom.bloom.client.addresses import label, parse, redact
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError
@@ -18,7 +18,8 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 def run(data: bytes) -> None:
     """Read an address, and make clients of it, which do not connect."""
     first, _, rest = data.partition(b"\n")
-    url, params = first.decode("utf-8", "surrogateescape"), _params(rest)
+    url, params = first.decode("utf-8", "surrogateescape"), object_in(rest)
+    params.pop("redis_cls", None)  # any class that can be imported
     redacted = redact(url)
     try:
         target = parse(url, "`url`")
@@ -33,17 +34,6 @@ def run(data: bytes) -> None:
         _open_scrapy_redis(url, params)
     elif not url.startswith("embedded:"):  # that starts a server
         _open(url, params)
-
-
-def _params(data: bytes) -> dict[str, Any]:
-    try:
-        params = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(params, dict):
-        return {}
-    params.pop("redis_cls", None)  # any class that can be imported
-    return params
 
 
 def _check(url: str, text: str) -> None:

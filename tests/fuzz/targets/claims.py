@@ -12,7 +12,7 @@ from support import stored_requests
 from support.stored_requests import SPIDER, exact
 
 from fuzz.mutate import json_text
-from fuzz.target import Target
+from fuzz.target import Target, object_in, texts_in
 from scrapy_bloom.bloom.protocol.claim_protocol import StoredClaim
 from scrapy_bloom.bloom.protocol.ledger_protocol import decode_reason, encode_reason
 from scrapy_bloom.crawl import workers
@@ -35,12 +35,8 @@ OWNERS = (
 
 def run_claims(data: bytes) -> None:
     """Read claims and workers, and decide which claims are free."""
-    try:
-        given = json.loads(data)
-        heads, entries = _texts(given["claims"]), _texts(given["workers"])
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return
-    others = workers.parse_all(entries)
+    given = object_in(data)
+    heads, others = texts_in(given.get("claims")), workers.parse_all(texts_in(given.get("workers")))
     for worker in others.values():
         again = Worker.parse(worker.member, str(worker.until))
         assert again == worker
@@ -62,10 +58,6 @@ def run_claims(data: bytes) -> None:
                 # It is stored again as it was read, or a shorter one.
                 stored = decode_reason(encode_reason(claim.reason))
                 assert " ".join(claim.reason.split()).startswith(stored)
-
-
-def _texts(given: dict[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in given.items() if isinstance(value, str)}
 
 
 def _claim_seeds() -> Iterator[bytes]:

@@ -6,15 +6,17 @@ An input is JSON: the operation, the stored ring, and the replies to its calls, 
 
 import io
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from support.saving import blocking
 
-from fuzz.mutate import ODD, json_text
-from fuzz.target import Target
+from fuzz.mutate import ODD, change, json_by
+from fuzz.target import Target, object_in, texts_in
 from fuzz.targets.archives import saved
 from fuzz.targets.rings import NOW, rings
 from scrapy_bloom.bloom.base import complete
@@ -76,7 +78,7 @@ class Server:
         self._state, self._version = state, "v1"
         self._replies = iter(replies)
         self._left, self._bytes = MAX_CALLS, MAX_BYTES
-        self._fields = _header_in(state)
+        self._fields = texts_in(object_in(state).get("header"))
         self._by_block: dict[int, str] = {}
 
     def run(self, operation: Operation[Any]) -> Any:
@@ -94,68 +96,43 @@ class Server:
         if not self._left or self._bytes < 0:
             raise StoppedError
         given = next(self._replies, None)
-        return self._good(call) if given is None else _raw(given)
+        return _raw(self._good(call) if given is None else given)
 
-    def _good(self, call: Call) -> Any:
-        args: Any = call.args
-        make: Callable[[Call, Any], list[Any]] = getattr(self, f"_{call.script.name}", _done)
-        if call.keys[0].startswith("{new:"):
-            make = _FREE.get(call.script.name, _done)
-        return [_raw(value) for value in make(call, args)]
-
-    def _header(self, *_: Any) -> list[Any]:
-        pairs = [text for pair in self._fields.items() for text in pair]
-        return ["header", self._version, self._of_block(0), str(NOW), *pairs]
-
-    def _read(self, call: Call, _: Any) -> list[Any]:
-        state = self._of_block(int(call.keys[0].rpartition("}")[0].rpartition(":")[2]))
-        counts = [text for name in _layers(state) for text in (f"n:{name}", "7")]
-        return ["ok", self._version, state, str(NOW), *counts, "claims", "2"]
-
-    def _swap(self, call: Call, args: Any) -> list[Any]:
-        self._version, self._state = args[1], args[2]
-        self._by_block.clear()
-        return ["ok", "", "", str(NOW)]
-
-    def _add(self, _: Call, args: Any) -> list[Any]:
-        return ["ok", "1" * (len(args[5]) // (4 * args[2] * args[4]))]
-
-    _count = _contains = _claim = _discard = _add
-
-    def _release(self, _: Call, args: Any) -> list[Any]:
-        return ["ok", "1" * (len(args) - 4)]
-
-    def _reassign(self, _: Call, args: Any) -> list[Any]:
-        return ["ok", "", "", str(NOW), *(text for field in args[4:] for text in (field, "{}"))]
-
-    def _scan(self, *_: Any) -> list[Any]:
-        return ["ok", "0", "", str(NOW), FIELD, f"w0 n0 {NOW} 0 2", "aa", "damaged"]
-
-    def _heartbeat(self, *_: Any) -> list[Any]:
-        return ["ok", "1 n", "all", str(NOW), "w0 {}", str(NOW), " w0", str(NOW)]
-
-    def _remove_workers(self, *_: Any) -> list[Any]:
-        return ["ok", "", "", str(NOW)]
-
-    def _walk(self, call: Call, _: Any) -> list[Any]:
-        return ["ok", "0", "node", str(NOW), call.keys[0].replace(":ring", ":0.0"), ""]
-
-    def _read_range(self, _: Call, args: Any) -> list[Any]:
-        self._bytes -= args[3]
-        return ["bytes", bytes(args[3] - 1) + b"\1"]
-
-    def _drop(self, *_: Any) -> list[Any]:
-        return ["ok", "1"]
-
-    def _merge(self, *_: Any) -> list[Any]:
-        return ["ok", ""]
+    def _good(self, call: Call) -> list[Any]:
+        name, key, args = call.script.name, call.keys[0], cast("Any", call.args)
+        reply: list[Any] = _GOOD.get(name, _DONE)
+        if key.startswith("{new:"):
+            return ["missing", *_DONE[1:]] if name == "header" else _DONE
+        match name:
+            case "header":
+                pairs = [text for pair in self._fields.items() for text in pair]
+                reply = ["header", self._version, self._of_block(0), str(NOW), *pairs]
+            case "read":
+                state = self._of_block(int(key.rpartition("}")[0].rpartition(":")[2]))
+                counts = [text for layer in _layers(state) for text in (f"n:{layer}", "7")]
+                reply = ["ok", self._version, state, str(NOW), *counts, "claims", "2"]
+            case "swap":
+                self._version, self._state = args[1], args[2]
+                self._by_block.clear()
+            case "add" | "count" | "contains" | "claim" | "discard":
+                reply = ["ok", "1" * (len(args[5]) // (4 * args[2] * args[4]))]
+            case "exists":
+                reply = ["ok", "1" * len(call.keys)]
+            case "release":
+                reply = ["ok", "1" * (len(args) - 4)]
+            case "reassign":
+                reply = [*_DONE, *(text for field in args[4:] for text in (field, "{}"))]
+            case "walk":
+                reply = ["ok", "0", "node", str(NOW), key.replace(":ring", ":0.0"), ""]
+            case "read_range":
+                self._bytes -= args[3]
+                reply = ["bytes", bytes(args[3] - 1) + b"\1"]
+        return reply
 
     def _of_block(self, block: int) -> str:
         if block not in self._by_block:
-            try:
-                self._by_block[block] = json.dumps(json.loads(self._state) | {"block": block})
-            except (ValueError, TypeError, RecursionError):
-                self._by_block[block] = self._state
+            state = object_in(self._state)
+            self._by_block[block] = json.dumps(state | {"block": block}) if state else self._state
         return self._by_block[block]
 
     def progress(self, done: int, _: int) -> None:
@@ -164,22 +141,14 @@ class Server:
             raise StoppedError
 
 
-def _done(*_: Any) -> list[Any]:
-    return ["ok", "", "", str(NOW)]
-
-
-_FREE: dict[str, Callable[[Call, Any], list[Any]]] = {
-    "header": lambda *_: ["missing", "", "", str(NOW)],
-    "read": lambda *_: ["ok", "", "", str(NOW)],
+_DONE = ["ok", "", "", str(NOW)]
+#: Replies that depend on nothing.
+_GOOD: dict[str, list[Any]] = {
+    "scan": ["ok", "0", "", str(NOW), FIELD, f"w0 n0 {NOW} 0 2", "aa", "damaged"],
+    "heartbeat": ["ok", "1 n", "all", str(NOW), "w0 {}", str(NOW), " w0", str(NOW)],
+    "drop": ["ok", "1"],
+    "merge": ["ok", ""],
 }
-
-
-def _header_in(state: str) -> Mapping[str, str]:
-    try:
-        fields = json.loads(state)["header"]
-        return {name: value for name, value in fields.items() if isinstance(value, str)}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {}
 
 
 def _layers(state: str) -> list[str]:
@@ -271,11 +240,8 @@ MULTIPLE: dict[str, Callable[[list[algebra.Part], Run], Coroutine[Any, Any, Any]
 
 def run(data: bytes) -> None:
     """Run an operation on these replies."""
-    try:
-        given = json.loads(data)
-        name, state, replies = given["operation"], given["ring"], given["replies"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return
+    given = object_in(data)
+    name, state, replies = (given.get(field) for field in ("operation", "ring", "replies"))
     if not (isinstance(name, str) and isinstance(state, str) and isinstance(replies, list)):
         return
     server = Server(state, replies)
@@ -298,89 +264,60 @@ def _start(name: str, server: Server) -> None:
 NAMES = (*OPERATIONS, *MULTIPLE, "save")
 
 
+@cache
+def states() -> list[str]:
+    """Return rings of filters of two blocks: the more there are, the longer takes an input."""
+    two = [replace(ring, header=replace(ring.header, blocks=2), block=0) for ring in rings()[:-1:7]]
+    return [ring_codec.dump(ring) for ring in two]
+
+
+def _hostile(dice: Random) -> Any:
+    """Return a reply of any status and any shape."""
+    if dice.random() < 0.1:
+        return dice.choice(ODD)
+    state = dice.choice([*states(), "", "{}"])
+    now = dice.choice([str(NOW), str(NOW + 10**8), str(1 << 37), "0", "-1", "9" * 20, "x"])
+    short = dice.choice(["", "0", "1", "111", "222", "10?", "1" * 300, "-5", "filling", "\u0661"])
+    version = dice.choice(["v1", "v1", "v2", "", "unfinished:1"])
+    status = dice.choice(["ok"] * 4 + ["stale", "lost", "missing", "header", "restarted", "x"])
+    rest = dice.choice(
+        [
+            [short],
+            [short, "filling"],
+            [version, state, now],
+            [version, state, now, "layers", "0.0 0.1", "n:0.0", short],
+            [short, "", now, FIELD, "w0 n0 1 0 2", "claims", short],
+        ]
+    )
+    return [status, *rest]
+
+
 def _seeds() -> Iterator[bytes]:
-    states = [_small(ring_codec.dump(ring)) for ring in rings()[:-1:7]]
-    for number, name in enumerate(NAMES):
-        yield _input(name, states[number % len(states)], [])
-        yield _input(
-            name, states[0], [None] * 3 + [["ok", "1"], ["lost", "v1", "", "1", "layers", "0.0"]]
-        )
-        yield _input(name, states[1], [["missing", "", "", str(NOW)]])
-        yield _input(
-            name, states[2], [None, None, ["stale", "v2", states[3], str(NOW)], ["ok", "222"]]
-        )
-        yield _input(name, states[0], [None, ["ok", "v1", states[0], "9" * 30]])
-        yield _input(
-            name, states[0].replace('"a.B"', '"\\ud800"'), [["missing", "v1", states[0], "1"]]
-        )
-    for odd in ODD:
-        yield _input("add", states[0], [odd])
-
-
-def _small(state: str) -> str:
-    """Return a ring of a filter of two blocks: the more there are, the longer takes an input."""
-    ring = json.loads(state) | {"block": 0}
-    ring["header"]["blocks"] = "2"
-    return json.dumps(ring)
+    unsent = states()[0].replace('"a.B"', '"\\ud800"')
+    dice = Random(2)
+    for name in NAMES:
+        for state in states():
+            yield _input(name, state, [])
+            yield _input(name, state, [None] * dice.randrange(5) + [_hostile(dice)])
+        yield _input(name, unsent, [["missing", "", "", str(NOW)]])
+        yield _input(name, unsent, [["missing", "v1", unsent, "1"]])
 
 
 def _input(name: str, state: str, replies: list[Any]) -> bytes:
     return json.dumps({"operation": name, "ring": state, "replies": replies}).encode()
 
 
-def _mutate(data: bytes, dice: Random) -> bytes:
-    """Change a reply, as a rule; or the operation, or anything."""
-    kind = dice.randrange(6)
-    if kind < 2:
-        return json_text(data, dice)
-    try:
-        given = json.loads(data)
-        replies = given["replies"]
-        if kind == 2:
-            given["operation"] = dice.choice(NAMES)
-        else:
-            replies.extend([None] * dice.randrange(3))
-            replies.insert(dice.randrange(len(replies) + 1), _some_reply(given["ring"], dice))
-        return json.dumps(given).encode()
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return json_text(data, dice)
+def _change(given: Any, dice: Random) -> Any:
+    """Put in a reply, as a rule; or change the operation, or anything."""
+    kind = dice.randrange(10)
+    replies = given.get("replies") if isinstance(given, dict) else None
+    if kind < 3 or not isinstance(replies, list):
+        return change(given, dice)
+    if kind < 5:
+        return given | {"operation": dice.choice(NAMES)}
+    place = dice.randrange(len(replies) + 1)
+    replies[place:place] = [*[None] * dice.randrange(4), _hostile(dice)]
+    return given
 
 
-def _some_reply(state: str, dice: Random) -> Any:
-    status = dice.choice(
-        ["ok", "stale", "lost", "missing", "header", "bytes", "restarted", "", "x"]
-    )
-    now = dice.choice([str(NOW), "0", "-1", "9" * 20, "x", str(NOW + 10**8), "137438953472"])
-    short = ["", "0", "1", "111", "222", "10?", "1" * 300, "-5", "filling", "\u0661"]
-    return dice.choice(
-        [
-            [status, dice.choice(short)],
-            [status, dice.choice(short), "filling"],
-            [
-                status,
-                dice.choice(["v1", "v2", "", "unfinished:1"]),
-                dice.choice([state, "", "{}"]),
-                now,
-            ],
-            [status, "v1", state, now, "layers", "0.0 0.1", "n:0.0", dice.choice(short)],
-            [
-                status,
-                dice.choice(short),
-                "",
-                now,
-                FIELD,
-                "w0 n0 1 0 2",
-                "claims",
-                dice.choice(short),
-            ],
-            [status, "v1", "", now, dice.choice(short)],
-            dice.choice(ODD),
-        ]
-    )
-
-
-TARGET = Target(
-    run,
-    _seeds,
-    _mutate,
-)
+TARGET = Target(run, _seeds, json_by(_change))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from fuzz.mutate import json_text
-from fuzz.target import Target
+from fuzz.target import Target, object_in, texts_in
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model import ring_codec
 from scrapy_bloom.bloom.model.generations import Config
@@ -118,13 +118,7 @@ def _following(ring: Ring, now: int, counts: dict[str, int]) -> Iterator[Ring]:
 
 def run_header(data: bytes) -> None:
     """Read the fields of a header, which are text."""
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(fields, dict):
-        return
-    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    texts = texts_in(object_in(data))
     with suppress(ValueError):
         parse_blocks(texts.get("blocks"))
     try:
@@ -143,9 +137,5 @@ def _header_seeds() -> Iterator[bytes]:
         yield json.dumps(fields | {"seeds": seeds}).encode()
 
 
-RINGS = Target(
-    run_ring,
-    _seeds,
-    json_text,
-)
+RINGS = Target(run_ring, _seeds, json_text)
 HEADERS = Target(run_header, _header_seeds, json_text, max_length=4_000)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 from scrapy.settings import BaseSettings
@@ -129,18 +130,13 @@ def _odd(value: Any) -> Any:
     return value
 
 
-#: Good values of settings.
+#: Settings -> good values of another kind than those that many settings have.
 GOOD: dict[str, list[Any]] = {
     "BLOOM_REDIS_URL": [f"redis://:{SECRET}@localhost/0"],
     "BLOOM_REDIS_PARAMS": [{"password": SECRET}],
     "BLOOM_KEY": ["%(spider)s:bloom"],
-    "BLOOM_CAPACITY": [1e6, "1_000_000"],
-    "BLOOM_ERROR_RATE": [1e-5],
-    "BLOOM_BLOCKS": [16],
-    "BLOOM_SEEDS": [[1, 2, 3, 4, 5], "[5, 6]", 7],
-    "BLOOM_RECRAWL_AFTER": ["5 months", "36h", "3 runs", "never", 90.0],
-    "BLOOM_ROTATE_EVERY": ["1 month", 90],
-    "BLOOM_RUN": ["2027-01-31", 7],
+    "BLOOM_SEEDS": [[1, 2, 3, 4, 5], "[5, 6]"],
+    "BLOOM_RECRAWL_AFTER": ["5 months", "3 runs", "never"],
     "BLOOM_RECRAWL_RULES": [
         [
             ["/page/\\d+", "1 day"],
@@ -152,61 +148,32 @@ GOOD: dict[str, list[Any]] = {
         ],
         [["(", "run"]],
     ],
-    "BLOOM_START_RECRAWL_AFTER": ["run", "default", "1 week", {"recrawl_after": "1 day"}],
-    "BLOOM_STAGGER": [True, "0"],
-    "BLOOM_GROWTH": [2, 1.5, 0],
-    "BLOOM_MAX_MEMORY": [1 << 30],
-    "BLOOM_PENDING_MEMORY": [0],
-    "BLOOM_KEEP_HEADERS": [False, "1"],
+    "BLOOM_START_RECRAWL_AFTER": ["run", "default", {"recrawl_after": "1 day"}],
     "BLOOM_REMEMBER": ["crawled", "scheduled"],
     "BLOOM_CONFIRM": ["delivered", "crawled"],
-    "BLOOM_HEARTBEAT": [30],
-    "BLOOM_RETRY_AFTER": ["1 day", 60],
-    "BLOOM_RETRY_ITEM_ERRORS": [True, "0"],
-    "BLOOM_CRAWLED_STATUSES": ["200-399, 404", [200, "301"], 200],
-    "BLOOM_LEDGER": [False, "yes"],
-    "BLOOM_BATCH": [64],
-    "BLOOM_WAIT_REPLICAS": ["0", "2", 1],
-    "BLOOM_CACHE_SIZE": [1_000],
+    "BLOOM_CRAWLED_STATUSES": ["200-399, 404", [200, "301"]],
     "BLOOM_ON_REDIS_ERROR": ["close"],
-    "BLOOM_ENABLED": ["True", 0],
-    "BLOOM_TIMEOUT": [2.5],
-    "BLOOM_METRICS_PORT": [9410, "0.0.0.0:9410", "[::1]:0"],
+    "BLOOM_METRICS_PORT": ["0.0.0.0:9410", "[::1]:0"],
 }
+#: Good values of many settings.
+COMMON = [0, 1, 2, 7, 16, 90.0, 1e6, 1e-5, 0.5, True, "1", "0", "True", "1_000_000", "1 day", "36h"]
 _HOSTILE = (
-    *(
-        "[" * 5_000,
-        "9" * 5_000,
-        "1e999999999",
-        "-" * 5_000,
-        "9**9**9",
-        "(" * 300,
-        "\0",
-        "1" + "_1" * 50,
-    ),
-    *(
-        "[" + "1," * 9_000 + "]",
-        "nan",
-        "{" * 2_000,
-        "'" + "a" * 9_000,
-        "0.1" * 50,
-        "\u0661",
-        "1_",
-        "1e-320",
-    ),
+    *("[" * 5_000, "9" * 5_000, "1e999999999", "-" * 5_000, "9**9**9", "(" * 300, "\0"),
+    *("1" + "_1" * 50, "[" + "1," * 9_000 + "]", "nan", "{" * 2_000, "'" + "a" * 9_000),
+    *("0.1" * 50, "\u0661", "1_", "1e-320"),
 )
 
 
 def _seeds() -> Iterator[bytes]:
-    yield _lines({name: good[0] for name, good in GOOD.items()})
     for name in SETTINGS:
-        for value in GOOD[name]:
+        for value in (*GOOD.get(name, ()), *COMMON):
             yield _lines({name: value})
             if not isinstance(value, str):
                 yield f"{name}={json.dumps(value)}".encode()
         for odd in ODD:
-            yield _lines({name: odd}) + b"\n" + _lines({"BLOOM_RUN": "x"})
+            yield _lines({name: odd, "BLOOM_RUN": "x"})
         yield from (f"{name}={text}".encode() for text in _HOSTILE)
+    yield _lines({name: good[0] for name, good in GOOD.items()})
     yield b"BLOOM_CAPACTY=1"
 
 
@@ -214,21 +181,14 @@ def _lines(values: dict[str, Any]) -> bytes:
     return "\n".join(f"{name}:{json.dumps(value)}" for name, value in values.items()).encode()
 
 
-def _line(data: bytes, dice: Any) -> bytes:
-    """Change the value in a line, or its type."""
+def _line(data: bytes, dice: Random) -> bytes:
+    """Change the value in a line, or its setting."""
     name, separator, given = _split(data.decode("utf-8", "replace"))
     if name not in SETTINGS or dice.random() < 0.1:
         name = dice.choice([*SETTINGS])
-    kind = dice.randrange(8)
-    if kind == 0:
-        given = json.dumps(dice.choice([*ODD]))
+    if dice.random() < 0.3:
         separator = ":"
-    elif kind == 1:
-        given = json.dumps(dice.choice(GOOD[name]))
-        separator = dice.choice("=:")
-    elif kind == 2:
-        given = dice.choice(_HOSTILE)
-        separator = "="
+        given = json.dumps(dice.choice([*GOOD.get(name, ()), *COMMON, *ODD, *_HOSTILE]))
     else:
         mutate = json_text if separator == ":" else raw
         given = mutate(given.encode(errors="replace"), dice).decode("utf-8", "replace")
