@@ -4,12 +4,12 @@ Those of servers that replace each other are in `failovers.py`.
 """
 
 import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from support.outages import killed, replica, stalled, struck
+from support.outages import full, killed, replica, stalled, struck
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server
 
@@ -76,18 +76,14 @@ def _evicting(victims: Victims, level: float) -> Iterator[None]:
         before = int(client.info("stats")["evicted_keys"])
         used = int(client.info("memory")["used_memory"])
         filters = sum(client.memory_usage(key) or 0 for key in client.scan_iter())
-        with _configured(
-            victims.server,
-            {"maxmemory-policy": "allkeys-lru", "maxmemory": str(int(used - level * filters))},
-        ):
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", int(used - level * filters))
+        try:
             yield
+        finally:
+            client.config_set("maxmemory", 0)
+            client.config_set("maxmemory-policy", "noeviction")
         victims.evicted += int(client.info("stats")["evicted_keys"]) - before
-
-
-@contextmanager
-def _out_of_memory(victims: Victims, level: float) -> Iterator[None]:
-    with _configured(victims.server, {"maxmemory-policy": "noeviction", "maxmemory": "1"}):
-        yield
 
 
 @contextmanager
@@ -107,22 +103,6 @@ def _file_size_limit(pid: int, size: int) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
-
-
-@contextmanager
-def _configured(server: Server, options: Mapping[str, str]) -> Iterator[None]:
-    with server.client() as client:
-        before = {name: client.config_get(name)[name] for name in options}
-        _configure(server, options)
-        try:
-            yield
-        finally:
-            _configure(server, before)
-
-
-def _configure(server: Server, options: Mapping[str, str]) -> None:
-    for name, value in options.items():
-        tell(server, "CONFIG", "SET", name, value)
 
 
 def tell(server: Server, *words: str) -> Any:
@@ -192,7 +172,7 @@ INFLICT: dict[str, Inflict] = {
     "flushall": _command("FLUSHALL"),
     "script_flush": _command("SCRIPT", "FLUSH"),
     "evict": _evicting,
-    "out_of_memory": _out_of_memory,
+    "out_of_memory": _of_server(full),
     "disk_full": _disk_full,
     "client_kill": _command("CLIENT", "KILL", "TYPE", "normal"),
     "read_only": _of_server(replica),

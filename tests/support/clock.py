@@ -1,9 +1,10 @@
 """A real server whose clock the tests move: days pass in a millisecond, forwards and backwards.
 
-A library of thirty lines, compiled on the spot and preloaded into the server, adds an offset to
-its wall clock. The offset is a number in a file that both sides map into memory, so a move is one
-store. (libfaketime cannot be used: preloaded into a server that is linked with jemalloc, such as
-Debian's, it allocates memory while the allocator asks it for the time, and the server hangs.)
+A library of thirty lines, ``clock.c``, is compiled on the spot and preloaded into the server. It
+adds an offset to its wall clock: a number in a file that both sides map into memory, so that a move
+is one store. (libfaketime cannot be used: preloaded into a server that is linked with jemalloc,
+such as Debian's, it allocates memory while the allocator asks it for the time, and the server
+hangs.)
 """
 
 import ctypes
@@ -28,65 +29,6 @@ EXACTNESS = 0.001
 #: What the clock of the ``moved`` fixture shows when a test begins.
 MOVED_TO = datetime(2027, 1, 15, 12, tzinfo=UTC)
 
-# Only the wall clock moves. The event loop and the timers run on the monotonic clock, and with
-# that one jumping back, the server would wait for it to come round again.
-SOURCE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
-#define SECOND 1000000000LL
-
-typedef int clock_function(clockid_t, struct timespec *);
-static clock_function *real;          /* the C library's; its vDSO is faster than a system call */
-static const volatile int64_t *moved; /* nanoseconds to add, or the time, if the clock is frozen */
-static int frozen;
-
-__attribute__((constructor)) static void start(void) {
-    const char *path = getenv("MOVED_CLOCK");
-    int file = path ? open(path, O_RDONLY) : -1;
-    void *page = file < 0 ? MAP_FAILED : mmap(0, sizeof *moved, PROT_READ, MAP_SHARED, file, 0);
-    if (page != MAP_FAILED) moved = page;
-    if (file >= 0) close(file);
-    frozen = getenv("FROZEN_CLOCK") != 0;
-    real = (clock_function *)dlsym(RTLD_NEXT, "clock_gettime");
-}
-
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    /* An allocator asks for the time before start() has run: nothing here may allocate. */
-    int failed = real ? real(clock, now) : (int)syscall(SYS_clock_gettime, clock, now);
-    if (failed || !moved || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
-        return failed;
-    int64_t moment = (frozen ? 0 : now->tv_sec * SECOND + now->tv_nsec) + *moved;
-    now->tv_sec = moment / SECOND;
-    now->tv_nsec = moment % SECOND;
-    return 0;
-}
-
-int gettimeofday(struct timeval *restrict now, void *restrict zone) {
-    struct timespec precise;
-    (void)zone;
-    clock_gettime(CLOCK_REALTIME, &precise);
-    now->tv_sec = precise.tv_sec;
-    now->tv_usec = precise.tv_nsec / 1000;
-    return 0;
-}
-
-time_t time(time_t *out) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (out) *out = now.tv_sec;
-    return now.tv_sec;
-}
-"""
-
 
 def why_not() -> str | None:
     """Return why no clock can be moved on this machine, or None where it can."""
@@ -108,9 +50,10 @@ def compile_library(directory: Path) -> Path:
         reason = why_not()
         if reason:
             raise RuntimeError(reason)
-        command = [str(compiler()), *("-std=gnu99", "-O2", "-shared", "-fPIC")]
-        command += ["-o", str(library), "-x", "c", "-", "-ldl"]
-        done = subprocess.run(command, input=SOURCE, text=True, capture_output=True, check=False)
+        source = Path(__file__).with_suffix(".c")
+        options = ("-std=gnu99", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl")
+        command = [str(compiler()), *map(str, options)]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the clock's library does not compile:\n{done.stderr}")
     return library

@@ -5,7 +5,6 @@ from signal import SIGTERM
 from typing import Any
 
 from support.odd_site import Lab
-from support.polling import until
 
 #: Pages that a crawl gets before it is interrupted.
 MIDWAY = 12
@@ -28,9 +27,7 @@ def terminate(lab: Lab, spider: str, **settings: Any) -> None:
 
 
 def stop_at_once(lab: Lab, spider: str, **settings: Any) -> None:
-    lab.site.hold_after(MIDWAY)
-    with lab.start(spider, **settings) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
+    with lab.midway(MIDWAY, spider, **settings) as crawl:
         crawl.ask_to_stop()
         crawl.ask_to_stop(at_once=True)
         crawl.wait()

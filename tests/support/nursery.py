@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from scrapy.settings import default_settings
 
@@ -100,12 +100,6 @@ class Nursery:
     def close(self) -> None:
         """End it, and any crawlers that are left."""
         self._process.communicate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 #: The nursery of this process, if it has one.

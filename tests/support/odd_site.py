@@ -402,14 +402,11 @@ class Lab:
         site: the site.
         redis_url: address of the server.
         directory: where the processes may write.
-        nursery: starts the processes; the shared one by default.
     """
 
-    def __init__(
-        self, site: OddSite, redis_url: str, directory: Path, nursery: Nursery | None = None
-    ) -> None:
+    def __init__(self, site: OddSite, redis_url: str, directory: Path) -> None:
         self.site, self.redis_url, self.directory = site, redis_url, directory
-        self.nursery = nursery or shared_nursery()
+        self.nursery = shared_nursery()
         self.client = redis.Redis.from_url(redis_url)
         self._crawls = 0
 
@@ -451,13 +448,19 @@ class Lab:
         hits, key = self.site.hits() - before, settings.get("BLOOM_KEY", "odd:bloom")
         return Done(stats, log, hits, self.recorded(key), self.claims(key), self.workers(key))
 
-    def kill_midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> Counter[str]:
-        """Kill a crawl that has got so many pages and waits for others; return what it fetched."""
-        before = self.site.hits()
+    @contextmanager
+    def midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> Iterator[Crawl]:
+        """Run a crawl until it has got so many pages, and waits for others."""
         self.site.hold_after(pages)
         with self.start(spider, **settings) as crawl:
             until(lambda: self.site.held or crawl.is_over, "the crawl gets under way")
             assert not crawl.is_over, crawl.log
+            yield crawl
+
+    def kill_midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> Counter[str]:
+        """Kill a crawl that has got so many pages; return what it fetched."""
+        before = self.site.hits()
+        with self.midway(pages, spider, **settings) as crawl:
             crawl.kill()
         return self.site.hits() - before
 
@@ -471,9 +474,7 @@ class Lab:
         self, pages: int, spider: str = PLAIN, number: int = signal.SIGINT, **settings: Any
     ) -> None:
         """Stop a crawl that has got so many pages; what is in flight by then is finished."""
-        self.site.hold_after(pages)
-        with self.start(spider, **settings) as crawl:
-            until(lambda: self.site.held or crawl.is_over, "the crawl gets under way")
+        with self.midway(pages, spider, **settings) as crawl:
             crawl.ask_to_stop(number)
             self.site.release()
             crawl.wait()
@@ -550,15 +551,12 @@ LabOf = Callable[[Pages], Lab]
 
 
 @contextmanager
-def labs(
-    binary: str, directories: Callable[[str], Path], nursery: Nursery | None = None
-) -> Iterator[LabOf]:
+def labs(binary: str, directories: Callable[[str], Path]) -> Iterator[LabOf]:
     """Yield a function that makes labs: sites with given pages, and databases of their own.
 
     Args:
         binary: of the Redis server.
         directories: makes them, by name.
-        nursery: starts the crawls; the shared one by default.
     """
     with ExitStack() as stack:
         server = stack.enter_context(Server(binary, "--databases", "100"))
@@ -567,6 +565,6 @@ def labs(
         def make(pages: Pages) -> Lab:
             url = server.url.removesuffix("/0") + f"/{next(databases)}"
             site = stack.enter_context(serve(pages))
-            return stack.enter_context(Lab(site, url, directories("lab"), nursery))
+            return stack.enter_context(Lab(site, url, directories("lab")))
 
         yield make

@@ -11,7 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.polling import until
+from support.polling import until, until_it_works
 from support.proxy import Proxy
 from support.servers import NODES, Server, join_cluster
 
@@ -63,15 +63,9 @@ def _attach(replica: Server, primary: Server) -> None:
 def _follow(replica: Server, primary: Server) -> None:
     """Make a node of a cluster the replica of another one."""
     with replica.client() as client, primary.client() as other:
+        replicate = partial(client.execute_command, "CLUSTER REPLICATE")
         name = other.execute_command("CLUSTER MYID").decode()
-        until(partial(_replicate, client, name), "the replica knows its primary")
-
-
-def _replicate(client: redis.Redis, name: str) -> bool:
-    try:
-        return bool(client.execute_command("CLUSTER REPLICATE", name))
-    except redis.ResponseError:  # it has not heard of it yet
-        return False
+        until_it_works(lambda: replicate(name), redis.ResponseError)  # it has to hear of it first
 
 
 def _has_replicas(client: redis.Redis, count: int) -> bool:
