@@ -1,11 +1,10 @@
 """The crawlers of one filter: several at once, each killed and started anew on demand."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from support.nursery import shared_nursery
+from support.nursery import options_of, shared_nursery
 from support.paths import PROJECT
 
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
@@ -36,10 +35,7 @@ class Crew:
         directory: Path = PROJECT,
     ) -> None:
         self._nursery, self._directory = shared_nursery(), directory
-        self._arguments = [*command]
-        for setting, value in settings.items():
-            text = json.dumps(value) if isinstance(value, dict) else str(value)
-            self._arguments += ["-s", f"{setting}={text}"]
+        self._arguments = [*command, *options_of(settings)]
         self._logs = [logs / f"{name}-{number}.log" for number in range(size)]
         self._pids = [self._launch(log) for log in self._logs]
         #: Processes that were killed.

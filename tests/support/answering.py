@@ -1,13 +1,13 @@
 """Servers that are no Redis, with one answer to everything; and errors, which show no secret."""
 
 import socketserver
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 
 from scrapy_bloom import StorageError
+from support.serving import serving
 
 SECRET = "S3CRET"
 
@@ -28,14 +28,8 @@ def answering(reply: bytes, *, to_greetings: bytes = b"+OK\r\n") -> Iterator[int
                     calls = max(1, data.count(b"EVALSHA"))
                     self.request.sendall(to_greetings * greetings or reply * calls)
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)) as server:
+        yield server.server_address[1]
 
 
 @contextmanager

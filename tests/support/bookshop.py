@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+
+from support.serving import serving
 
 BOOKS = ["sharp-objects_997", *(f"book-{number}_{number}" for number in range(31))]
 #: Books on the first of two listings.
@@ -28,14 +29,9 @@ def serve_bookshop(directory: Path) -> Iterator[str]:
     for book in BOOKS:
         (catalogue / book).mkdir()
         (catalogue / book / "index.html").write_text(f"<h1>{book}</h1>")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=directory)) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    handler = partial(_Handler, directory=directory)
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def _listing(books: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from unittest import mock
 
 from example_site.serve import SiteServer
 
-from support.nursery import shared_nursery
+from support.nursery import options_of, shared_nursery
 from support.paths import PROJECT
 
 #: Scrapy as it comes, without scrapy-bloom.
@@ -42,8 +42,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def options(web: SiteServer, settings: dict[str, Any]) -> list[str]:
     """Return the command-line options for a crawl of a site under settings."""
-    settings = {"SITE_URL": web.url, "TELNETCONSOLE_ENABLED": "False", **settings}
-    return [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
+    return options_of({"SITE_URL": web.url, "TELNETCONSOLE_ENABLED": False, **settings})
 
 
 def run_scrapy(

@@ -4,6 +4,7 @@ from itertools import count
 from typing import Any
 
 from support.cli import Done
+from support.nursery import options_of
 from support.odd_site import IMPORTS, PLAIN, Lab
 
 _NUMBERS = count()
@@ -17,7 +18,7 @@ def bloom(lab: Lab, *arguments: str, spider: str = PLAIN, **settings: Any) -> Ca
     directory.mkdir()
     (directory / "odd_spider.py").write_text(IMPORTS + spider)
     settings = {"SPIDER_MODULES": "odd_spider", "BLOOM_REDIS_URL": lab.redis_url} | settings
-    options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
     out, errors = directory / "out", directory / "errors"
-    pid = lab.nursery.start(["bloom", *arguments, *options], out, directory, errors=errors)
+    command = ["bloom", *arguments, *options_of(settings)]
+    pid = lab.nursery.start(command, out, directory, errors=errors)
     return Called(lab.nursery.wait(pid), out.read_text(), errors.read_text())

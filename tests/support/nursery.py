@@ -32,6 +32,15 @@ PRELOADED = [
 ]
 
 
+def options_of(settings: Mapping[str, object]) -> list[str]:
+    """Return settings as options of a command of Scrapy's."""
+    options = []
+    for name, value in settings.items():
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        options += ["-s", f"{name}={text}"]
+    return options
+
+
 class Nursery:
     """The parent's side: start crawlers, end them, ask after them."""
 

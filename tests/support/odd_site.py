@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any, Self
 from urllib.parse import urljoin
 
@@ -26,9 +26,10 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
-from support.nursery import Nursery, shared_nursery
+from support.nursery import Nursery, options_of, shared_nursery
 from support.polling import PATIENCE, until
 from support.servers import Server
+from support.serving import serving
 
 # -- the site --
 
@@ -239,16 +240,11 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serve(pages: Pages) -> Iterator[OddSite]:
     """Serve a site from threads of this process."""
-    site = OddSite(pages)
-    thread = Thread(target=site.serve_forever, daemon=True, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield site
-    finally:
-        site.release()
-        site.shutdown()
-        site.server_close()
-        thread.join()
+    with serving(OddSite(pages)) as site:
+        try:
+            yield site
+        finally:
+            site.release()
 
 
 # -- in the crawl's process --
@@ -429,9 +425,8 @@ class Lab:
             "BLOOM_REDIS_URL": self.redis_url,
             "REDIS_URL": self.redis_url,
         } | settings
-        options = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
         (directory / "log").touch()
-        arguments = ["runspider", "odd_spider.py", *options]
+        arguments = ["runspider", "odd_spider.py", *options_of(settings)]
         pid = self.nursery.start(arguments, directory / "log", directory)
         crawl = Crawl(self.nursery, pid, directory)
         try:
