@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.util import Finalize
@@ -29,17 +29,8 @@ from chaos.trial import Trial
 console = Console(width=110)
 
 
-@dataclass(frozen=True)
-class Task:
-    """One trial to be run, in whatever process."""
-
-    kind: str
-    seed: int
-    stand: str
-    remember: str
-    settings: dict[str, str]
-    failures: Path
-
+#: A trial: its schedule, BLOOM_REMEMBER, other settings, and where its logs go if it fails.
+Task = tuple[Schedule, str, dict[str, str], Path]
 
 # -- in the processes that run the trials --
 
@@ -56,17 +47,17 @@ def begin() -> None:
 
 def run_task(task: Task) -> Outcome:
     """Run a trial; keep its logs if it fails."""
-    schedule = Schedule.random(task.kind, task.seed, task.stand)
+    schedule, remember, settings, failures = task
     with tempfile.TemporaryDirectory(prefix="chaos-trial-") as directory:
         logs = Path(directory)
-        trial = Trial(_sites[0], schedule, task.remember, logs, task.settings)
+        trial = Trial(_sites[0], schedule, remember, logs, settings)
         try:
             outcome = trial.run()
         except Exception:
             outcome = trial.outcome
             outcome.broken = traceback.format_exc()
         if outcome.failed:
-            keep(logs, schedule, outcome, task.failures)
+            keep(logs, schedule, outcome, failures)
         return outcome
 
 
@@ -146,9 +137,9 @@ def main() -> int:
     """Run what the command line asks for; return 1 if the claim is broken."""
     options = parse(sys.argv[1:])
     settings = dict(pair.split("=", 1) for pair in options.set)
-    given = (options.stand, options.remember, settings, options.failures.absolute())
+    given = (options.remember, settings, options.failures.absolute())
     tasks = [
-        Task(kind, seed, *given)
+        (Schedule.random(kind, seed, options.stand), *given)
         for seed in range(options.seed, options.seed + options.schedules)
         for kind in options.kinds
     ]
