@@ -19,7 +19,7 @@ MOST = 24 << 20
 
 
 def try_inputs(target: Target, changed: int) -> None:
-    dice = Random(4)
+    dice = Random(1)
     seeds = [*target.seeds()]
     for data in seeds:
         target.run(data)

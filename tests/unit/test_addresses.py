@@ -69,6 +69,7 @@ hosts = st.sampled_from(
         ("redis://h:99999", "redis://***"),
         ("redis://u:pw/?@pw", "redis://***"),
         ("embedded:/some/dir", "embedded:/some/dir"),
+        ("embedded:/dirredis://u:pw@h", "***"),
         ("redis+cluster://u:pw@h:1,[::1]:2,i", "redis+cluster://u:***@h:1,[::1]:2,i"),
         ("rediss+cluster://tok@h/0?x=pw", "rediss+cluster://***@h/0?***"),
         (

@@ -39,6 +39,8 @@ EXAMPLES = {
     # The server's clock beyond all dates: OverflowError, and ValueError before the year 1.
     "late clock": ("replies", replies("info", None, None, ["ok", "v1", STATE, "9" * 20])),
     "early clock": ("replies", replies("info", None, None, ["ok", "v1", STATE, "-99999999999999"])),
+    # Another answer than to which keys there are: ValueError.
+    "keys": ("replies", replies("keys", None, None, ["x", "-5"])),
     # Text that cannot be sent: UnicodeEncodeError when the header was restored from the ring.
     "surrogate": ("replies", replies("open", ["missing", "v1", UNSENT, "1"], state=UNSENT)),
     # A worker's host that is a list of lists: RecursionError when its entry was written again.
@@ -54,7 +56,7 @@ EXAMPLES = {
     "statuses": ("settings", b'BLOOM_CRAWLED_STATUSES:"!huge"'),
     "window": ("settings", b'BLOOM_RECRAWL_RULES:[["a",{"recrawl_after":"1 day","x":"!huge"}]]'),
     "rule": ("settings", b'BLOOM_RECRAWL_RULES:["!huge"]'),
-    "key": ("settings", b'BLOOM_KEY="{' + b"9" * 9_000 + b'"'),
+    "a key": ("settings", b'BLOOM_KEY="{' + b"9" * 9_000 + b'"'),
 }
 
 

@@ -159,7 +159,7 @@ def redact(url: str) -> str:
 
     What does not read as an address is hidden as a whole: any part of it may be a password.
     """
-    if url.startswith("embedded:") and not url.startswith("embedded://"):
+    if url.startswith("embedded:") and "://" not in url:
         return url
     match = _match(url)
     if match is None:

@@ -58,9 +58,9 @@ def all_keys(stored: StoredFilter) -> Operation[list[str]]:
     for wave in in_waves([_others(stored.keys, block) for block in blocks]):
         replies = yield [Call(load("exists"), others, ()) for others in wave]
         for others, reply in zip(wave, replies, strict=True):
-            is_answer(reply, len(others))
-            found = zip(others, reply.verdicts, strict=True)
-            keys += [key for key, verdict in found if verdict == "1"]
+            if is_answer(reply, len(others)):
+                found = zip(others, reply.verdicts, strict=True)
+                keys += [key for key, verdict in found if verdict == "1"]
     return keys
 
 

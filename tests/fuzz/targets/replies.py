@@ -294,7 +294,7 @@ def _hostile(dice: Random) -> Any:
 
 def _seeds() -> Iterator[bytes]:
     unsent = states()[0].replace('"a.B"', '"\\ud800"')
-    dice = Random(2)
+    dice = Random(1)
     for name in NAMES:
         for state in states():
             yield _input(name, state, [])
