@@ -57,9 +57,8 @@ def test_each_subcommand_works_with_the_rights_that_are_printed_for_it(
     BloomFilter(client, KEY, window="2 days", period="1 day").add_many(fingerprints(URLS))
     grant(shop, client, "--for", "read")
     done = shop("clear", "--yes", BLOOM_REDIS_URL=url)
-    assert (done.code, PASSWORD in done.err) == (2, False)
-    assert f"the user {USER!r} may not run " in done.err
-    assert "scrapy bloom acl prints the rules" in done.err
+    done.refused(f"the user {USER!r} may not run ", "scrapy bloom acl prints the rules")
+    assert PASSWORD not in done.err
     for arguments, uses in NEEDS:
         grant(shop, client, "--for", uses)
         done = shop(*arguments.split(), BLOOM_REDIS_URL=url)
@@ -99,9 +98,8 @@ def test_a_file_of_users_can_have_the_line(any_binary: str, call: Call, tmp_path
 
 
 def test_a_project_with_a_ledger_gets_its_rights(shop: Call) -> None:
-    document = shop("acl", "--json", BLOOM_LEDGER=True).json
-    assert document == shop("acl", "--for", "crawl,ledger", "--json").json
-    assert {*document["commands"]} - {*shop("acl", "--json").json["commands"]} >= {"+rpush"}
-    assert (
-        "+rpush" not in shop("acl", "--for", "read", "--json", BLOOM_LEDGER=True).json["commands"]
-    )
+    for ledger in ({"BLOOM_LEDGER": True}, {}):
+        document = shop("acl", "--json", **ledger).json
+        assert ("+rpush" in document["commands"]) is bool(ledger)
+        document = shop("acl", "--for", "read", "--json", **ledger).json
+        assert "+rpush" not in document["commands"]

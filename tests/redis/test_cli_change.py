@@ -3,11 +3,10 @@
 import io
 import sys
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 from redis import Redis
-from support.cli import KEY, URLS, Call, everything, fields_of, fingerprints
+from support.cli import KEY, URLS, Call, fields_of, fingerprints, unchanged
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, FilterMismatchError
@@ -18,11 +17,7 @@ from scrapy_bloom.bloom.protocol.claim_protocol import claim
 def test_rotate_says_what_it_forgets_and_forgets_that(shop: Call, client: Redis) -> None:
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))
-    done = shop("rotate")
-    assert (done.code, done.out) == (2, "")
-    assert "Rotate 'shop:bloom'" in done.err
-    assert "forgets 0 of its 20 URLs" in done.err
-    assert "add --yes" in done.err
+    shop("rotate").refused("Rotate 'shop:bloom'", "forgets 0 of its 20 URLs", "add --yes")
     assert len(bloom.info().generations) == 1
     bloom.rotate()
     bloom.add("x")
@@ -35,20 +30,17 @@ def test_rotate_says_what_it_forgets_and_forgets_that(shop: Call, client: Redis)
 
 def test_rotate_needs_a_window(shop: Call, client: Redis) -> None:
     BloomFilter(client, KEY).open()
-    before = everything(client)
-    done = shop("rotate", "--yes", BLOOM_RECRAWL_AFTER="3 months")
-    assert done.code == 2
-    assert "stored without a window" in done.err
-    assert everything(client) == before
+    with unchanged(client):
+        done = shop("rotate", "--yes", BLOOM_RECRAWL_AFTER="3 months")
+        done.refused("stored without a window")
 
 
 def test_clear(shop: Call, client: Redis) -> None:
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))
     bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
-    done = shop("clear")
-    assert (done.code, done.out, len(bloom)) == (2, "", 20)
-    assert "forgets its 20 URLs and 1 claim? There is no terminal to ask at" in done.err
+    with unchanged(client):
+        shop("clear").refused("forgets its 20 URLs and 1 claim? There is no terminal to ask at")
     done = shop("clear", "--yes", "--json")
     assert (done.code, done.err, done.json["urls_forgotten"]) == (0, "", 20)
     assert done.json["count"] == len(bloom) == 0
@@ -78,13 +70,10 @@ def test_delete_says_what_it_deletes_and_deletes_that(
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.extend(fingerprints(URLS))
     bloom.run(lambda session: claim(session, [b"claimed"], ["{}"], "me", "nonce"))
-    before = everything(client)
-    done = shop("delete")
-    assert (done.code, done.out) == (2, "")
-    assert "Delete 'shop:bloom' on unix://" in done.err
-    assert "with 20 URLs (" in done.err
-    assert "MiB) and 1 claim? There is no terminal to ask at: add --yes" in done.err
-    assert everything(client) == before
+    with unchanged(client):
+        shop("delete").refused(
+            "Delete 'shop:bloom' on unix://", "with 20 URLs (", "MiB) and 1 claim? There is no term"
+        )
     told = {"address": server.unix_url, "name": "default", "key": KEY, "claims": 1}
     memory = bloom.info().memory
     done = shop("delete", "--yes", "--json")
@@ -113,14 +102,14 @@ def stored(client: Redis) -> BloomFilter:
 def test_what_is_stored_is_shown_beside_the_projects(
     shop: Call, client: Redis, stored: BloomFilter
 ) -> None:
-    before = everything(client)
     settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_MAX_MEMORY": "1 GiB"}
-    (document,) = shop("settings", "--json", **settings).json["filters"]
+    with unchanged(client):
+        (document,) = shop("settings", "--json", **settings).json["filters"]
+        text = " ".join(shop("settings", **settings).out.split())
     found = document["settings"]
     assert found["BLOOM_RECRAWL_AFTER"] == {"stored": "6 months", "project": "2 days"}
     assert found["BLOOM_CAPACITY"] == {"stored": 1000, "project": 1_000_000}
     assert found["BLOOM_MAX_MEMORY"] == {"stored": None, "project": 1 << 30}
-    text = " ".join(shop("settings", **settings).out.split())
     for part in (
         "BLOOM_RECRAWL_AFTER 6 months 2 days",
         "BLOOM_CAPACITY 1,000 1,000,000",
@@ -131,30 +120,24 @@ def test_what_is_stored_is_shown_beside_the_projects(
         "scrapy bloom settings --apply",
     ):
         assert part in text
-    assert everything(client) == before
 
 
 def test_a_shorter_window_is_applied_if_the_user_agrees(
     shop: Call, client: Redis, stored: BloomFilter
 ) -> None:
     settings = {"BLOOM_RECRAWL_AFTER": "2 days", "BLOOM_CAPACITY": 1000}
-    before = everything(client)
-    done = shop("settings", "--apply", "--yes", BLOOM_BLOCKS=5)
-    assert done.code == 2
-    assert "remove BLOOM_BLOCKS to use the filter as it is" in done.err
-    done = shop("settings", "--apply", **settings)
-    assert done.code == 2
-    assert "BLOOM_RECRAWL_AFTER = 2 days" in done.err
-    assert "which forgets 0 of its URLs at once" in done.err
-    assert everything(client) == before
+    with unchanged(client):
+        done = shop("settings", "--apply", "--yes", BLOOM_BLOCKS=5)
+        done.refused("remove BLOOM_BLOCKS to use the filter as it is")
+        done = shop("settings", "--apply", **settings)
+        done.refused("BLOOM_RECRAWL_AFTER = 2 days", "which forgets 0 of its URLs at once")
     done = shop("settings", "--apply", "--yes", **settings)
     assert done.code == 0
     assert "refuses" not in done.out
     info = stored.info()
     assert (info.window, info.capacity) == ("2 days", 1000)
-    again = everything(client)
-    assert shop("settings", "--apply", **settings).code == 0  # there is nothing to ask
-    assert everything(client) == again
+    with unchanged(client):
+        assert shop("settings", "--apply", **settings).code == 0  # there is nothing to ask
 
 
 def test_what_is_applied_is_no_run(shop: Call, client: Redis) -> None:
@@ -174,13 +157,9 @@ def test_to_forget_earlier_is_refused_and_the_rest_is_applied(
     client: Redis, stored: BloomFilter
 ) -> None:
     """Which windows forget earlier: unit/test_schedule.py."""
-    before = everything(client)
     message = r"is stored with `window` = .6 months. and .* earlier: open it once"
-    refused: list[dict[str, Any]] = [{"window": "5 months"}, {"window": "6 runs", "run": "1"}]
-    for options in refused:
-        with pytest.raises(FilterMismatchError, match=message):
-            BloomFilter(client, KEY, on_difference=EXTEND, **options).open()
-    assert everything(client) == before
+    with unchanged(client), pytest.raises(FilterMismatchError, match=message):
+        BloomFilter(client, KEY, on_difference=EXTEND, window="5 months").open()
     BloomFilter(client, KEY, on_difference=EXTEND, window="7 months", capacity=5).open()
     assert (stored.info().window, stored.info().capacity) == ("7 months", 5)
     BloomFilter(client, KEY, on_difference=KEEP, window="1 day", capacity=6).open()

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from redis import Redis
 from scrapy import Request, Spider
-from support.cli import KEY, SECRET, Call, Done, Own, Shop, claim, everything, fail, register
+from support.cli import KEY, SECRET, Call, Done, Own, Shop, claim, fail, register, unchanged
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
@@ -28,17 +28,14 @@ def test_a_page_with_all_that_is_known(shop: Call, bloom: BloomFilter, client: R
     assert (done.code, done.err) == (0, "")
     assert ": 0 pages failed, 0 of them are due\n" in done.out
     fail(bloom, ["https://example.com/a?x=1"])
-    before = everything(client)
-    (page,) = shop("failed", "--json").json["pages"]
-    done = shop("failed")
-    assert everything(client) == before
-    assert (page["url"], page["reason"]) == ("https://example.com/a?x=1", "HTTP 503")
-    assert (page["name"], page["spider"], page["attempts"]) == ("default", "shop", 1)
+    with unchanged(client):
+        (page,) = shop("failed", "--json").json["pages"]
+        done = shop("failed")
+    known = [page[name] for name in ("url", "reason", "name", "spider", "attempts")]
+    assert known == ["https://example.com/a?x=1", "HTTP 503", "default", "shop", 1]
     assert 540 < page["due"] - int(client.time()[0]) <= 600
-    assert page["due_utc"].startswith("20")
     heading, line, total = done.out.splitlines()
     assert heading.split() == ["attempts", "next", "try", "(UTC)", "reason", "URL"]
-    assert line.split()[0] == "1"
     assert line.endswith("  HTTP 503  https://example.com/a?x=1")
     assert ": 1 page failed, 0 of them are due; scrapy bloom recrawl --failed" in total
 
@@ -84,11 +81,12 @@ def test_windows_are_named_if_there_are_several(
     windows = {"BLOOM_RECRAWL_RULES": [("/l", "1 day"), ("/unused", "1 week")]}
     fail(bloom, ["https://example.com/a"], seconds=60)
     fail(BloomFilter(client, f"{KEY}:1-day", blocks=3), ["https://example.com/l"], seconds=30)
-    done = shop("failed", **windows)
-    assert "window" in done.out.splitlines()[0]
-    assert "1-day" in done.out.splitlines()[1]
-    assert "default" in done.out.splitlines()[2]
-    assert f"{KEY}, {KEY}:1-day on " in done.out
+    for word, line in zip(
+        ("window", "1-day", "default", f"{KEY}, {KEY}:1-day on "),
+        shop("failed", **windows).out.splitlines(),
+        strict=True,
+    ):
+        assert word in line
     (page,) = shop("failed", "--json", "--window", "1-day", **windows).json["pages"]
     assert (page["name"], page["url"]) == ("1-day", "https://example.com/l")
 
@@ -118,19 +116,18 @@ def test_a_page_that_is_gone_with_all_that_is_known(
     assert shop("gone", BLOOM_LEDGER=True).out.endswith(": 0 pages are gone\n")
     note(client, "https://example.com/a?x=1")
     note(client, "https://example.com/once", times=1)
-    before = everything(client)
-    document = shop("gone", "--json").json
-    heading, line, total = shop("gone").out.splitlines()
-    assert everything(client) == before
+    with unchanged(client):
+        document = shop("gone", "--json").json
+        heading, line, total = shop("gone").out.splitlines()
     assert (document["gone"], document["missing"]) == (1, 2)
     (page,) = document["pages"]
-    assert (page["url"], page["reason"]) == ("https://example.com/a?x=1", "HTTP 404")
-    assert (page["name"], page["windows"]) == ("default", 2)
-    assert (page["first"], page["last"]) == (1_800_000_000, 1_800_000_100)
-    assert (page["first_utc"], page["last_utc"]) == ("2027-01-15T08:00:00Z", "2027-01-15T08:01:40Z")
+    known = [page[name] for name in ("url", "reason", "name", "windows", "first", "last_utc")]
+    assert known == [
+        *("https://example.com/a?x=1", "HTTP 404", "default", 2),
+        *(1_800_000_000, "2027-01-15T08:01:40Z"),
+    ]
     assert heading.split() == [*("windows", "since", "(UTC)", "last", "(UTC)", "reason", "URL")]
-    assert line.split()[0] == "2"
-    assert line.endswith("https://example.com/a?x=1")
+    assert line.startswith(" " * 6 + "2  2027-01-15 ")
     assert total.endswith("1 page is gone; 1 was missing in one window so far (--all lists them)")
 
 
@@ -187,11 +184,9 @@ def listed(done: Done) -> int:
 
 
 def test_all_claims_are_listed(shop: Call, client: Redis, every: dict[str, str]) -> None:
-    before = everything(client)
-    done, text = shop("pending", "--json"), shop("pending")
-    assert everything(client) == before
-    assert (done.code, done.err, text.code, text.err) == (0, "", 0, "")
-    document = done.json
+    with unchanged(client):
+        document, text = shop("pending", "--json").json, shop("pending")
+    assert (text.code, text.err) == (0, "")
     assert (document["name"], document["key"], len(document["claims"])) == ("default", KEY, 11)
     found = {claim["owner"]: claim for claim in document["claims"]}
     for name in ("worker", "unknown", "queue"):
@@ -199,15 +194,13 @@ def test_all_claims_are_listed(shop: Call, client: Redis, every: dict[str, str])
         assert (one["url"], one["spider"]) == (URL, "shop")
         assert one["worker"] == ("host-1:4711" if name == "worker" else "")
         assert (one["attempts"], one["due"], one["due_utc"]) == (0, 0, None)
-        assert one["since_utc"].endswith("Z")
     assert found["x"]["spider"] == ""
     failed = [claim for claim in document["claims"] if claim["due"]]
     assert {(one["owner"], one["attempts"], one["since"]) for one in failed} == {(FAILED, 1, 0)}
     times = sorted(one["due"] for one in failed)
     assert 590 <= times[2] - times[0] <= 610
 
-    heading, *lines, end = text.out.splitlines()
-    assert heading.split()[0] == "attempts"
+    _, *lines, end = text.out.splitlines()
     assert end.endswith(": 11 claims")
     rows = Counter(re.sub("20[0-9-]+T[0-9:]+Z", "TIME", " ".join(line.split())) for line in lines)
     assert rows[f"0 TIME host-1:4711 shop {URL}"] == 2
@@ -220,13 +213,7 @@ def test_all_claims_are_listed(shop: Call, client: Redis, every: dict[str, str])
     ("owner", "count"), [("host-1:4711", 2), ("shop", 9), (FAILED, 3), ("host-1", 0)]
 )
 def test_claims_of_an_owner_are_listed_and_released(
-    *,
-    shop: Call,
-    every: dict[str, str],
-    client: Redis,
-    bloom: BloomFilter,
-    owner: str,
-    count: int,
+    shop: Call, every: dict[str, str], client: Redis, owner: str, count: int
 ) -> None:
     heartbeats = partial(client.zrange, f"{{{KEY}:0}}:heartbeats", 0, -1, withscores=True)
     before = heartbeats()
@@ -237,9 +224,6 @@ def test_claims_of_an_owner_are_listed_and_released(
     assert f": {count} claims released; their pages are crawled only if" in done.out
     assert owners(client).total() == 11 - count
     assert heartbeats() == before
-    if owner == "shop":
-        assert not bloom.contains(["queue 0"])[0]
-        claim(bloom, every["worker"], ["queue 0", "later"])
 
 
 def test_a_shared_filter(call: Call, client: Redis, server: Server) -> None:
@@ -279,8 +263,7 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
         (["--release", "--owner", "", "-y"], "say whose claims to release"),
         (["--release", "--owner", "shop"], "There is no terminal to ask at: add --yes"),
     ):
-        done = shop("pending", *options)
-        assert (done.code, done.out, message in done.err) == (2, "", True)
+        shop("pending", *options).refused(message)
     assert owners(client).total() == 7
     assert shop("pending", "--release", f"--owner={FAILED}", "-y").code == 0
     assert owners(client).total() == 5

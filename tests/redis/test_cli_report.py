@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support.cli import KEY, SECRET, URLS, Call, claim, everything, fail, fingerprints, register
+from support.cli import KEY, SECRET, URLS, Call, claim, fail, fingerprints, register, unchanged
 from support.prometheus import Values, parse
 
 from scrapy_bloom import BloomFilter
@@ -30,9 +30,8 @@ def report(shop: Call) -> tuple[str, dict[str, list[float]]]:
 def test_numbers_are_those_of_info(shop: Call, client: Redis) -> None:
     for run, items in ("a", fingerprints(URLS)), ("b", [b"x", b"y"]):
         BloomFilter(client, KEY, capacity=1000, window="3 runs", run=run).extend(items)
-    before = everything(client)
-    _, numbers = report(shop)
-    assert everything(client) == before
+    with unchanged(client):
+        _, numbers = report(shop)
     (document,) = shop("info", "--json").json["filters"]
     generations = document["generations"]
     assert len(generations) == 2
@@ -68,10 +67,7 @@ def test_claims_workers_and_failed_and_gone_pages_are_shown(shop: Call, client: 
 def test_a_file_that_cannot_be_written(shop: Call, client: Redis) -> None:
     BloomFilter(client, KEY).open()
     for options in (["--html", "no/such/page.html"], ["--html", "-", "--json"]):
-        done = shop("report", *options)
-        assert (done.code, done.out) == (2, "")
-        assert "--html" in done.err
-        assert "name a file" in done.err
+        shop("report", *options).refused("--html", "name a file")
 
 
 def of(values: Values, key: str = KEY, window: str = "default") -> dict[str, float]:
@@ -89,13 +85,11 @@ def test_the_gauges_are_those_of_info_and_nothing_changes(shop: Call, client: Re
     fail(bloom, [f"{number}" for number in range(PAGE + 40)], request="")
     for life in (20, 20, 0):
         register(bloom, life)
-    before = everything(client)
-    done = shop("metrics", "--count-failed", BLOOM_CAPACITY=77)
+    with unchanged(client):
+        text = shop("metrics", "--count-failed", BLOOM_CAPACITY=77).out
     (info,) = shop("info", "--json").json["filters"]
-    assert everything(client) == before
-    assert (done.code, done.err) == (0, "")
     active = info["generations"][0]
-    assert of(parse(done.out)) == {
+    assert of(parse(text)) == {
         "exists": 1,
         "capacity_urls": 1000,
         "urls": 20,
@@ -111,8 +105,6 @@ def test_the_gauges_are_those_of_info_and_nothing_changes(shop: Call, client: Re
         "failed_claims": PAGE + 40,
         "workers": 2,
     }
-    assert info["claims"] == PAGE + 43
-    assert active["closes"] > info["now"]
 
 
 def test_each_window_has_its_own_values(shop: Call, client: Redis) -> None:
@@ -134,6 +126,4 @@ def test_without_the_extra_it_says_what_to_install(
     shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
-    done = shop("metrics")
-    assert (done.code, done.out) == (2, "")
-    assert 'pip install "scrapy-bloom[metrics]"' in done.err
+    shop("metrics").refused('pip install "scrapy-bloom[metrics]"')

@@ -5,7 +5,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,11 @@ class Done:
         assert self.out, self.err
         return json.loads(self.out)
 
+    def refused(self, *texts: str, code: int = 2) -> None:
+        """It has printed nothing but an error, which has these texts."""
+        assert (self.code, self.out) == (code, "")
+        assert all(text in self.err for text in texts), self.err
+
 
 #: Calls ``scrapy bloom`` in this process, with arguments and settings of a project.
 Call = Callable[..., Done]
@@ -65,11 +71,19 @@ def fingerprints(urls: list[str]) -> list[bytes]:
     return [RequestFingerprinter().fingerprint(Request(url)) for url in urls]
 
 
-def everything(client: redis.Redis) -> dict[bytes, tuple[object, int]]:
+def everything(client: redis.Redis, pattern: str = "*") -> dict[bytes, tuple[object, int]]:
     return {
         key: (value, int(client.expiretime(key.decode())))
-        for key, value in contents(client).items()
+        for key, value in contents(client, pattern).items()
     }
+
+
+@contextmanager
+def unchanged(client: redis.Redis, pattern: str = "*") -> Iterator[None]:
+    """Nothing that is stored is changed."""
+    before = everything(client, pattern)
+    yield
+    assert everything(client, pattern) == before
 
 
 def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
