@@ -1,22 +1,19 @@
 """Addresses of services of Sentinel: the primary is found, checked, and never another server."""
 
-import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 from support.answering import SECRET, refused
+from support.both import PATIENCE, Both, add_by_both, use
 from support.certificates import TLSServer
 from support.proxy import Fault, Kind, Proxy
 from support.sentinels import SERVICE, ScriptedSentinel, Sentinel, Watched, start_sentinels
 from support.servers import Server, free_port
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter
-from scrapy_bloom.bloom.client.connection import Connection, connect
-
-#: Seconds that are enough on a busy machine.
-PATIENCE = 10.0
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.client.connection import connect
 
 
 @pytest.fixture(scope="module")
@@ -30,39 +27,6 @@ def pair(any_binary: str) -> Iterator[tuple[Server, Server]]:
     """Two servers that know nothing of each other."""
     with Server(any_binary) as one, Server(any_binary) as two:
         yield one, two
-
-
-class Both:
-    """A synchronous and an asyncio client of one address, each with a filter."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.bloom = BloomFilter(connection.client, "k")
-        client = connection.open_async()
-        self.other = AsyncBloomFilter(client, "k", timeout=PATIENCE)
-        self.close = client.aclose
-
-
-def use(url: str, steps: Callable[[Both], Awaitable[object]], timeout: float = PATIENCE) -> None:
-    """Await a test's steps with clients of an address, in one event loop."""
-
-    async def run() -> None:
-        with closing(connect(url, timeout=timeout)) as connection:
-            both = Both(connection)
-            try:
-                await steps(both)
-            finally:
-                await both.close()
-                await both.other._driver.close()
-
-    asyncio.run(run())
-
-
-async def add_by_both(both: Both) -> None:
-    assert both.bloom.add("a")
-    assert not await both.other.add("a")
-    assert await both.other.add("b")
-    assert not both.bloom.add("b")
 
 
 def url_of(*sentinels: ScriptedSentinel | int) -> str:
@@ -79,9 +43,7 @@ def ping(url: str, timeout: float = PATIENCE) -> None:
 
 
 def test_both_clients_use_the_primary(watched: Watched) -> None:
-    with watched.servers[0].client() as client:
-        client.flushall()
-    use(watched.url(), add_by_both)
+    use(watched.url())
     with closing(connect(watched.url())) as connection:
         assert connection.label == watched.url().removesuffix("/0")
         connection.client.ping()
@@ -105,12 +67,10 @@ def test_sentinels_that_are_of_no_use(watched: Watched) -> None:
 
 def test_a_silent_sentinel_leaves_time_for_the_others(watched: Watched) -> None:
     """Its port accepts connections, and nobody answers."""
-    with watched.servers[0].client() as client:
-        client.flushall()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         url = watched.url().replace("://", f"://127.0.0.1:{port},", 1)
-        use(url, add_by_both)
+        use(url)
         with refused(f"the sentinel 127.0.0.1:{port} did not answer in time"):
             ping(url_of(port), timeout=0.2)
 
@@ -123,7 +83,7 @@ def test_passwords_of_sentinels_and_of_servers_are_apart(any_binary: str) -> Non
             # The role of a server may be forbidden.
             rules = ("on", f">{SECRET}", "~*", "+@all", "-role")
             admin.execute_command("ACL", "SETUSER", "worker", *rules)
-        use(watched.url(who=who, query=query), add_by_both)
+        use(watched.url(who=who, query=query))
         ping(watched.url(who=f"worker:{SECRET}@", query=query))
         with refused("requires a password: give it as sentinel_username and sentinel_password"):
             ping(watched.url(who=who))
@@ -137,8 +97,6 @@ def test_passwords_of_sentinels_and_of_servers_are_apart(any_binary: str) -> Non
 
 
 def test_tls_of_sentinels_and_of_servers_is_apart(tls_server: TLSServer) -> None:
-    with tls_server.server.client() as client:
-        client.flushall()
     files = (
         *("--tls-auth-clients", "no", "--tls-ca-cert-file", str(tls_server.authority.file)),
         *("--tls-cert-file", str(tls_server.issued.certificate)),
@@ -148,16 +106,14 @@ def test_tls_of_sentinels_and_of_servers_is_apart(tls_server: TLSServer) -> None
     binary = tls_server.server.binary
     with Sentinel(binary, tls_server.server, "--tls-port", str(port), *files):
         trusting = f"sentinel_ssl=true&sentinel_ssl_ca_certs={tls_server.authority.file}"
-        use(f"{url_of(port)}?{trusting}", add_by_both)
+        use(f"{url_of(port)}?{trusting}")
         with refused("no known authority has signed", "set sentinel_ssl_ca_certs"):
             ping(f"{url_of(port)}?sentinel_ssl=true")
         with refused(f"the sentinel 127.0.0.1:{port} closed the connection"):
             ping(url_of(port))
     with ScriptedSentinel(tls_server.port) as sentinel:
         url = url_of(sentinel).replace("redis+", "rediss+")
-        with tls_server.server.client() as client:
-            client.flushall()
-        use(f"{url}?ssl_ca_certs={tls_server.authority.file}", add_by_both)
+        use(f"{url}?ssl_ca_certs={tls_server.authority.file}")
         with refused(f"{SERVICE} at 127.0.0.1:{tls_server.port}", "no known authority has signed"):
             ping(url)
 
@@ -171,7 +127,8 @@ def test_both_clients_leave_a_server_that_is_not_the_primary_any_more(
     old, new = pair
 
     async def steps(both: Both) -> None:
-        await add_by_both(both)
+        assert both.bloom.add("a")
+        assert await both.other.add("b")
         sentinel.names = new.port
         assert not both.bloom.add("a"), "its connection is good, and no other was made"
         await both.other._client.connection_pool.disconnect()
@@ -196,7 +153,7 @@ def test_a_replica_and_a_server_that_is_gone_are_not_used(pair: tuple[Server, Se
         behind = stack.enter_context(ScriptedSentinel(other.port))
         with refused("cannot be reached now: ", f"the server 127.0.0.1:{other.port} is a replica"):
             ping(url_of(behind))
-        use(url_of(behind, stack.enter_context(ScriptedSentinel(primary.port))), add_by_both)
+        use(url_of(behind, stack.enter_context(ScriptedSentinel(primary.port))))
         admin.replicaof("NO", "ONE")
         gone = free_port()
         both = [stack.enter_context(ScriptedSentinel(gone)) for _ in range(2)]

@@ -1,8 +1,6 @@
 """Addresses with TLS: options, clients of both kinds, and what errors say."""
 
-import asyncio
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,118 +8,92 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 from support.answering import SECRET, answering, refused
+from support.both import Steps, add_blocking, add_in_the_loop, use
 from support.certificates import Authority, TLSServer
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError
 
-#: The time-out of servers that are expected to answer, and of those that are not.
-PATIENCE, SHORT = 10.0, 0.3
-Use = Callable[..., list[bool]]
+#: The time-out of servers that are not expected to answer.
+SHORT = 0.3
+Use = Callable[..., None]
 
 
-def use(url: str, timeout: float = PATIENCE, **params: Any) -> list[bool]:
-    """Add an item twice by a synchronous client."""
-    with closing(connect(url, timeout=timeout, params=params)) as connection:
-        bloom = BloomFilter(connection.client, "k", timeout=timeout)
-        return [bloom.add("a"), bloom.add("a")]
-
-
-def use_async(url: str, timeout: float = PATIENCE, **params: Any) -> list[bool]:
-    """Add an item twice by an asyncio client."""
-
-    async def add() -> list[bool]:
-        client = connection.open_async()
-        assert client is not None
-        try:
-            bloom = AsyncBloomFilter(client, "k", timeout=timeout)
-            return [await bloom.add("a"), await bloom.add("a")]
-        finally:
-            await client.aclose()
-            await client.connection_pool.disconnect()
-
-    with closing(connect(url, timeout=timeout, params=params)) as connection:
-        return asyncio.run(add())
-
-
-@pytest.fixture(params=[use, use_async])
-def using(request: pytest.FixtureRequest) -> Use:
-    chosen: Use = request.param
-    return chosen
+@pytest.fixture(params=[add_blocking, add_in_the_loop])
+def steps(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 @pytest.fixture
-def secure(tls_server: TLSServer) -> TLSServer:
-    with tls_server.server.client() as client:
-        client.flushall()
-    return tls_server
+def using(steps: Steps) -> Use:
+    """Adds items by a client of each kind in turn."""
+    return partial(use, steps=steps)
 
 
 # -- what works --
 
 
-def test_an_authority(secure: TLSServer, using: Use, tmp_path: Path) -> None:
-    url = secure.url(trusting=False)
-    assert using(secure.url()) == [True, False]
-    assert using(url, ssl_ca_certs=str(secure.authority.file)) == [False, False]
-    assert using(url, ssl_ca_data=secure.authority.file.read_text()) == [False, False]
-    assert using(secure.url(trusting=False, ssl_cert_reqs="none")) == [False, False]
+def test_an_authority(tls_server: TLSServer, using: Use, tmp_path: Path) -> None:
+    url = tls_server.url(trusting=False)
+    using(tls_server.url())
+    using(url, ssl_ca_certs=str(tls_server.authority.file))
+    using(url, ssl_ca_data=tls_server.authority.file.read_text())
+    using(tls_server.url(trusting=False, ssl_cert_reqs="none"))
     parts = ("no known authority has signed (certificate verify failed: ", "set ssl_ca_certs to")
-    with refused(*parts, f"rediss://127.0.0.1:{secure.port}/0 has"):
+    with refused(*parts, f"rediss://127.0.0.1:{tls_server.port}/0 has"):
         using(url)
     with refused(*parts):
         using(url, ssl_ca_certs=str(Authority(tmp_path).issue("other").certificate))
 
 
-def test_a_client_certificate(secure: TLSServer, using: Use, tmp_path: Path) -> None:
-    own, other = secure.client, Authority(tmp_path).issue("other")
+def test_a_client_certificate(tls_server: TLSServer, using: Use, tmp_path: Path) -> None:
+    own, other = tls_server.client, Authority(tmp_path).issue("other")
     both = tmp_path / "both.pem"
     both.write_bytes(own.certificate.read_bytes() + own.key.read_bytes())
-    locked = secure.authority.issue("locked", password=SECRET)
-    with secure.requiring():
+    locked = tls_server.authority.issue("locked", password=SECRET)
+    with tls_server.requiring():
         two: dict[str, Any] = {"ssl_certfile": own.certificate, "ssl_keyfile": own.key}
-        assert using(secure.url(**two)) == [True, False]
-        assert using(secure.url(ssl_certfile=both)) == [False, False]
+        using(tls_server.url(**two))
+        using(tls_server.url(ssl_certfile=both))
         encrypted: dict[str, Any] = {"ssl_certfile": locked.certificate, "ssl_keyfile": locked.key}
-        assert using(secure.url(**encrypted, ssl_password=SECRET)) == [False, False]
+        using(tls_server.url(**encrypted, ssl_password=SECRET))
         # The server closes the connection; whether its reason is read before is chance.
-        wrong = secure.url(ssl_certfile=other.certificate, ssl_keyfile=other.key)
-        for url in (secure.url(), wrong):
+        wrong = tls_server.url(ssl_certfile=other.certificate, ssl_keyfile=other.key)
+        for url in (tls_server.url(), wrong):
             with refused("requires a client certificate", "set ssl_certfile and ssl_keyfile"):
                 using(url)
 
 
-def test_what_the_server_presents_is_checked(secure: TLSServer, using: Use) -> None:
-    with secure.presenting(secure.authority.issue("elsewhere", address="192.0.2.1")):
+def test_what_the_server_presents_is_checked(tls_server: TLSServer, using: Use) -> None:
+    with tls_server.presenting(tls_server.authority.issue("elsewhere", address="192.0.2.1")):
         with refused("certificate for another host name (certificate verify failed", "127.0.0.1"):
-            using(secure.url())
+            using(tls_server.url())
         with refused("or set ssl_check_hostname=false"):
-            using(secure.url(ssl_check_hostname="true"))
-        assert using(secure.url(ssl_check_hostname="False")) == [True, False]
+            using(tls_server.url(ssl_check_hostname="true"))
+        using(tls_server.url(ssl_check_hostname="False"))
     parts = "not valid now (certificate verify failed: certificate has expired)", "renew it"
-    with secure.presenting(secure.authority.issue("old", days=-1)), refused(*parts):
-        using(secure.url())
+    with tls_server.presenting(tls_server.authority.issue("old", days=-1)), refused(*parts):
+        using(tls_server.url())
 
 
 # -- servers that do not fit --
 
 
-def test_tls_to_a_port_without(secure: TLSServer, using: Use) -> None:
+def test_tls_to_a_port_without(tls_server: TLSServer, steps: Steps, using: Use) -> None:
     text = "did not answer in time: see whether it is up and expects TLS on this port"
-    if using is use:
+    if steps is add_blocking:
         text = "does not use TLS on this port: use its port for TLS, or redis://"
     with refused(text):
-        using(secure.url(secure.server.port), SHORT)
+        using(tls_server.url(tls_server.server.port), timeout=SHORT)
     # As one answers that is in protected mode, and a web server.
     denied = b"-DENIED Redis is running in protected mode\r\n"
     with answering(denied) as port, refused("does not use TLS on this port (", "or redis://"):
-        using(secure.url(port))
+        using(tls_server.url(port))
 
 
-def test_no_tls_to_a_port_with_it(secure: TLSServer, using: Use) -> None:
+def test_no_tls_to_a_port_with_it(tls_server: TLSServer, using: Use) -> None:
     with refused("closed the connection", "if it expects TLS, use rediss://"):
-        using(f"redis://:{SECRET}@127.0.0.1:{secure.port}/0")
+        using(f"redis://:{SECRET}@127.0.0.1:{tls_server.port}/0")
     alert = b"\x15\x03\x01\x00\x02\x02\x46"
     with answering(alert, to_greetings=alert) as port, refused("TLS on this port: use redi"):
         using(f"redis://127.0.0.1:{port}/0")
