@@ -1,6 +1,5 @@
 """What queued writes do with claims that turn out to be another worker's."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,13 +46,10 @@ class Worker:
         claim = claim_protocol.claim
         self.bloom.run(lambda session: claim(session, [item], [request], owner, "n"))
 
-    def apply(
-        self, kind: JobKind, item: bytes, page: bytes = b"", waiting: bytes = b""
-    ) -> list[bytes]:
+    def apply(self, kind: JobKind, item: bytes, page: bytes = b"") -> list[bytes]:
         """Apply one job, of a request that a page has yielded; return what was not recorded."""
         request = "{}" * (kind in (JobKind.CLAIM, JobKind.FAIL))
         job = Job(kind, "default", item, request, page=field_of(page) if page else "")
-        job = replace(job, waiting=(field_of(waiting),) if waiting else ())
         return complete(self._applier.apply([job]))
 
     def stored(self, item: bytes) -> str:
@@ -76,24 +72,16 @@ def worker(client: Redis) -> Worker:
 def test_a_page_is_left_for_later_if_another_worker_may_lose_a_request_of_its(
     worker: Worker, is_kept: bool, owner: str
 ) -> None:
-    """The owner may be a queue that workers share: the page that waits is another worker's."""
+    """The owner may be a queue that workers share: the page that waits is another worker's.
+
+    So is a page that has waited for that one: unit/test_jobs.py.
+    """
     worker.claim(FIRST, owner, "{}" if is_kept else "")
     worker.claim(SECOND, OURS)
     worker.apply(JobKind.CLAIM, FIRST, page=SECOND)
     worker.apply(JobKind.CONFIRM, SECOND)
     assert (SECOND in worker.bloom) is is_kept
     assert worker.owner(FIRST) == owner
-
-
-def test_so_is_a_page_that_has_waited_for_that_one(worker: Worker) -> None:
-    """That one is not stored: only this page yields it again."""
-    worker.claim(FIRST, THEIRS, "")
-    worker.claim(SECOND, OURS, "")
-    worker.claim(THIRD, OURS)
-    worker.apply(JobKind.CLAIM, FIRST, page=SECOND)
-    worker.apply(JobKind.CONFIRM, SECOND, waiting=THIRD)
-    worker.apply(JobKind.CONFIRM, THIRD)
-    assert worker.bloom.contains([SECOND, THIRD]) == [False, False]
 
 
 def test_a_failed_page_whose_claim_is_lost_is_tried_again(worker: Worker) -> None:
@@ -123,10 +111,11 @@ def test_a_version_and_its_url_are_recorded_together_or_not_at_all(worker: Worke
         worker.claim(VERSION, OURS)
         worker.apply(kind, VERSION)
         assert worker.bloom.contains([VERSION, FIRST]) == [False, False], kind
-    crawled = versioned(SECOND, b"2026-01-02")
-    worker.claim(crawled, OURS)
-    worker.apply(JobKind.CONFIRM, crawled)
-    assert worker.bloom.contains([crawled, SECOND, FIRST]) == [True, True, False]
+    for kind, page in ((JobKind.CONFIRM, SECOND), (JobKind.RECORD, THIRD)):
+        crawled = versioned(page, b"2026-01-02")
+        worker.claim(crawled, OURS)
+        worker.apply(kind, crawled)
+        assert worker.bloom.contains([crawled, page, FIRST]) == [True, True, False]
 
 
 def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(
@@ -145,11 +134,6 @@ def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(
 
 def fail(*_: object, **__: object) -> None:
     raise StorageError("the server has gone")
-
-
-def test_an_outage_records_both(worker: Worker) -> None:
-    worker.apply(JobKind.RECORD, VERSION)
-    assert worker.bloom.contains([VERSION, FIRST]) == [True, True]
 
 
 @pytest.mark.parametrize("kind", [JobKind.CONFIRM, JobKind.RECORD])

@@ -1,5 +1,7 @@
 """Claims on real servers: made once, ended by whoever may, found and taken over."""
 
+from functools import partial
+
 import pytest
 from redis import Redis
 from support.claims import (
@@ -12,6 +14,7 @@ from support.claims import (
     B,
     C,
     claim_item,
+    claim_text,
     claim_unkept,
     claims,
     only,
@@ -23,19 +26,12 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, StoredClaim
-
-MINE, MINE_UNKEPT, OTHERS, NEW, SEEN = (
-    Verdict.MINE,
-    Verdict.MINE_UNKEPT,
-    Verdict.OTHERS,
-    Verdict.NEW,
-    Verdict.SEEN,
-)
+from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, ClaimPage, StoredClaim
 
 pytestmark = pytest.mark.each_server
 
-YIELD_AGAIN = Verdict.YIELD_AGAIN
+MINE, OTHERS, NEW, SEEN = Verdict.MINE, Verdict.OTHERS, Verdict.NEW, Verdict.SEEN
+YIELD_AGAIN, OTHERS_UNKEPT = Verdict.YIELD_AGAIN, Verdict.OTHERS_UNKEPT
 
 
 @pytest.fixture
@@ -57,13 +53,13 @@ def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: Bl
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == YIELD_AGAIN
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == YIELD_AGAIN
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW  # the same call
-    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == Verdict.OTHERS_UNKEPT
-    assert claim_unkept(bloom, B, page=C, owner=OURS, nonce="5") == MINE_UNKEPT
-    assert claim_item(bloom, B, owner=THEIRS, nonce="6") == Verdict.OTHERS_UNKEPT
+    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == OTHERS_UNKEPT
+    assert claim_unkept(bloom, B, page=C, owner=OURS, nonce="5") == Verdict.MINE_UNKEPT
+    assert claim_item(bloom, B, owner=THEIRS, nonce="6") == OTHERS_UNKEPT
     # Also when that request has failed.
     release(bloom, B, failure=LATER)
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="7") == YIELD_AGAIN
-    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="8") == Verdict.OTHERS_UNKEPT
+    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="8") == OTHERS_UNKEPT
     release(bloom, B, failure=NOW)
     assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="9") == NEW
 
@@ -74,16 +70,15 @@ def test_the_request_of_a_failed_page_stays_where_another_is_not_kept(bloom: Blo
     release(bloom, B, failure=NOW)
     assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="2") == NEW
     assert only(bloom).attempt == 1
-    assert reassign(bloom, only(bloom)) == {B.hex(): f'{{"url":"{B.hex()}"}}'}
+    assert reassign(bloom, only(bloom)) == {B.hex(): claim_text(B)}
 
 
 def test_what_is_recorded_can_be_claimed_if_it_is_not_tested(bloom: BloomFilter) -> None:
     bloom.add(A)
     assert claim_item(bloom, A, B) == SEEN + NEW
     assert set(claims(bloom)) == {B.hex()}
-    assert bloom.run(lambda v: claim_protocol.claim(v, [A], ["{}"], OURS, "1", tested=False)) == [
-        NEW
-    ]
+    again = partial(claim_protocol.claim, items=[A], requests=["{}"], owner=OURS, nonce="1")
+    assert bloom.run(partial(again, tested=False)) == [NEW]
 
 
 def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
@@ -94,7 +89,7 @@ def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
     claim = only(bloom)
     assert (claim.field, claim.owner, claim.attempt) == (A.hex(), OURS, 0)
     assert before <= claim.time <= client.time()[0]
-    assert claim.length == len('{"url":""}') + 40
+    assert claim.length == len(claim_text(A))
     assert not claim.failed
 
 
@@ -136,7 +131,7 @@ def test_failures_are_counted_and_the_request_is_kept_for_some_of_them(bloom: Bl
 def test_a_claim_is_taken_over_by_one_with_its_request(bloom: BloomFilter) -> None:
     claim_item(bloom, A)
     claim = only(bloom)
-    assert reassign(bloom, claim) == {A.hex(): f'{{"url":"{A.hex()}"}}'}
+    assert reassign(bloom, claim) == {A.hex(): claim_text(A)}
     assert reassign(bloom, claim, "w-third") == {}
     assert only(bloom).owner == THEIRS
     assert claim_item(bloom, A, owner=THEIRS, nonce="9") == MINE
@@ -170,23 +165,28 @@ def test_many_claims_are_found_page_by_page_and_ended(bloom: BloomFilter) -> Non
     assert not claims(bloom)
 
 
+def scan_damaged(bloom: BloomFilter, client: Redis, value: bytes) -> ClaimPage:
+    """Store something under A in the place of a claim; return what a scan finds."""
+    claim_item(bloom, A)
+    (key,) = client.keys("*:claims")
+    client.hset(key, A.hex(), value)
+    block = bloom.session.hasher.block(A)
+    return bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
+
+
 @pytest.mark.parametrize("value", [b"", OURS.encode(), b" n 1 0 {}", b"w n 1 x {}", b"\xff" * 9])
 def test_a_damaged_claim_is_told_and_hides_nothing(
     bloom: BloomFilter, client: Redis, value: bytes
 ) -> None:
-    claim_item(bloom, A)
-    (key,) = client.keys("*:claims")
-    client.hset(key, A.hex(), value)
-    block = int(str(key).split("}")[0].split(":")[-1])
-    page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
-    assert page.damaged == (A.hex(),)
-    assert not page.claims
+    page = scan_damaged(bloom, client, value)
+    assert (page.damaged, page.claims) == ((A.hex(),), ())
     bloom.run(lambda session: claim_protocol.hold(session, [A], OURS, "n"))
     assert reassign(bloom, StoredClaim(A.hex(), OURS, "1", 0, 0, 0)) == {}
     assert claim_item(bloom, A, owner=THEIRS) == NEW
-    client.hset(key, A.hex(), value)
+    release(bloom, A)
+    scan_damaged(bloom, client, value)
     assert release(bloom, A, owner="", failure=LATER) == 1
-    assert not client.exists(key)
+    assert not client.keys("*:claims")
 
 
 @pytest.mark.parametrize(("length", "is_read"), [(0, True), (65_536, True), (200_000, False)])
@@ -194,11 +194,7 @@ def test_a_claim_that_is_far_too_long_is_damaged(
     bloom: BloomFilter, client: Redis, length: int, is_read: bool
 ) -> None:
     """Its request is never fetched: it takes the memory of the crawler."""
-    claim_item(bloom, A)
-    (key,) = client.keys("*:claims")
-    client.hset(key, A.hex(), b"w n 1 0 " + b"x" * length)
-    block = int(str(key).split("}")[0].split(":")[-1])
-    page = bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
+    page = scan_damaged(bloom, client, b"w n 1 0 " + b"x" * length)
     assert page.damaged == (() if is_read else (A.hex(),))
     assert [claim.length for claim in page.claims] == ([length] if is_read else [])
 
@@ -241,7 +237,7 @@ def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
 
 
 def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
-    request = {A.hex(): f'{{"url":"{A.hex()}"}}'}
+    request = {A.hex(): claim_text(A)}
     claim_item(bloom, A, B)
     for nonce in ("2", "3"):
         assert claim_item(bloom, A, owner=STRANGER, nonce=nonce) == Verdict.OTHER_SPIDERS

@@ -4,17 +4,19 @@ from functools import partial
 
 import pytest
 from redis import Redis
-from support.claims import NOW, OURS, THEIRS, A, B, C, claim_item, claims, release
+from support.claims import NOW, OURS, THEIRS, A, B, C, claim_item, claim_text, claims, only, release
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol import claim_protocol
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy, StoredClaim
+from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
 
 NEW = Verdict.NEW
-D = b"d" * 20
+D, FAILED = b"d" * 20, "-the-shop"
+#: Of the requests.
+LENGTH = len(claim_text(A))
 pytestmark = pytest.mark.each_server
 
 
@@ -100,26 +102,9 @@ def test_another_process_of_the_server_neither_confirms_nor_ends_claims(
     assert not claims(either)
 
 
-#: Of one spider: the tag comes second in an owner.
-WORKER, OTHER, FAILED = "wtheshop-1", "wtheshop-2", "-theshop-"
-REQUEST = '{"url":"https://example.com/"}'
-
-
-def claim(
-    bloom: BloomFilter, *items: bytes, owner: str = WORKER, request: str = REQUEST
-) -> list[Verdict]:
-    requests = [request] * len(items)
-    return bloom.run(
-        lambda session: claim_protocol.claim(session, items, requests, owner, "n", tested=False)
-    )
-
-
-def fail(bloom: BloomFilter, *items: bytes, reason: str = "", owner: str = FAILED) -> None:
-    reasons = {field_of(item): reason for item in items}
-    failure = RetryPolicy(owner, 600, 5, reasons)
-    assert bloom.run(
-        lambda session: claim_protocol.release(session, items, WORKER, failure)
-    ) == len(items)
+def fail(bloom: BloomFilter, item: bytes, reason: str = "", owner: str = FAILED) -> None:
+    failure = RetryPolicy(owner, 600, 5, {field_of(item): reason})
+    assert release(bloom, item, owner=OURS, failure=failure) == 1
 
 
 def make_due(bloom: BloomFilter, *items: bytes) -> list[Verdict]:
@@ -127,23 +112,17 @@ def make_due(bloom: BloomFilter, *items: bytes) -> list[Verdict]:
     return [found[field_of(item)] for item in items]
 
 
-def stored(bloom: BloomFilter, item: bytes) -> StoredClaim:
-    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 100))[0]
-    assert not page.damaged
-    return next(one for one in page.claims if one.field == field_of(item))
-
-
 @pytest.mark.parametrize(
     "reason", ["a+b 100% é", "two\nlines\tand a tab", "x" * 5_000, "é" * 500, " "]
 )
 def test_a_reason_comes_back_as_one_short_line(bloom: BloomFilter, reason: str) -> None:
-    claim(bloom, A, B)
-    fail(bloom, A, reason=reason)
-    found = stored(bloom, A)
-    assert found.reason == " ".join(reason.split())[: len(found.reason)]
-    assert bool(found.reason) == bool(reason.strip())
-    assert (found.attempt, found.length) == (1, len(REQUEST))
-    assert stored(bloom, B).reason == ""
+    claim_item(bloom, A, B)
+    fail(bloom, A, reason)
+    found = claims(bloom)
+    assert found[A.hex()].reason == " ".join(reason.split())[: len(found[A.hex()].reason)]
+    assert bool(found[A.hex()].reason) == bool(reason.strip())
+    assert (found[A.hex()].attempt, found[A.hex()].length) == (1, LENGTH)
+    assert found[B.hex()].reason == ""
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -151,55 +130,51 @@ def test_a_url_that_failed_while_the_clock_was_ahead_is_due(
     bloom: BloomFilter, is_kept: bool
 ) -> None:
     """A time further away than any failure now would be: it is taken over, or claimed again."""
-    claim(bloom, A, B, request=REQUEST if is_kept else "")
-    ahead = RetryPolicy(FAILED, 400 * 86_400, 5)
-    bloom.run(lambda session: claim_protocol.release(session, [A], WORKER, ahead))
+    kept, items = [claim_text(A), claim_text(B)], [A, B]
+    make = partial(claim_protocol.claim, items=items, nonce="1")
+    bloom.run(partial(make, owner=OURS, requests=kept if is_kept else ["", ""]))
+    release(bloom, A, owner=OURS, failure=RetryPolicy(FAILED, 400 * 86_400, 5))
     fail(bloom, B)
-
-    def again(cooldown: int) -> list[Verdict]:
-        make = partial(claim_protocol.claim, items=[A, B], requests=["", ""], owner=OTHER)
-        return bloom.run(partial(make, nonce="m", cooldown=cooldown))
-
+    again = partial(make, owner=THEIRS, requests=["", ""])
     page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 100))[0]
-    take = partial(claim_protocol.reassign, block=0, claims=page.claims, owner=OTHER, nonce="m")
+    take = partial(claim_protocol.reassign, block=0, claims=page.claims, owner=THEIRS, nonce="m")
     waits = Verdict.OTHERS if is_kept else Verdict.OTHERS_UNKEPT
-    assert again(0) == [waits, waits]
+    assert bloom.run(again) == [waits, waits]
     assert bloom.run(take) == {}
-    assert {one.field for one in page.claims if one.due(page.now, 600) <= page.now} == {field_of(A)}
+    assert {one.field for one in page.claims if one.due(page.now, 600) <= page.now} == {A.hex()}
     if is_kept:
-        assert bloom.run(partial(take, cooldown=600)) == {field_of(A): REQUEST}
-        return
-    assert again(600) == [Verdict.NEW, waits]
+        assert bloom.run(partial(take, cooldown=600)) == {A.hex(): claim_text(A)}
+    else:
+        assert bloom.run(partial(again, cooldown=600)) == [NEW, waits]
 
 
-def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter) -> None:
-    claim(bloom, A)
-    fail(bloom, A, reason="HTTP 503")
+def test_a_failed_url_is_made_due_with_all_its_attempts(bloom: BloomFilter, client: Redis) -> None:
+    claim_item(bloom, A)
+    fail(bloom, A, "HTTP 503")
     assert make_due(bloom, A) == [Verdict.MINE]
-    found = stored(bloom, A)
-    assert (found.owner, found.attempt, found.length) == (FAILED, 0, len(REQUEST))
-    page = bloom.run(lambda session: claim_protocol.scan(session, {0: "0"}, 9))[0]
-    assert 0 <= page.now - found.time <= 60
+    found = only(bloom)
+    assert (found.owner, found.attempt, found.length) == (FAILED, 0, LENGTH)
+    assert 0 <= client.time()[0] - found.time <= 60
     assert make_due(bloom, A) == [Verdict.MINE]  # again
-    assert claim(bloom, A, owner=OTHER, request="") == [Verdict.NEW]
-    assert stored(bloom, A).length == len(REQUEST)
+    claim = partial(claim_protocol.claim, items=[A], requests=[""], owner=THEIRS, nonce="2")
+    assert bloom.run(claim) == [NEW]
     # What has not failed stays as it is.
-    before = stored(bloom, A)
+    before = only(bloom)
+    assert before.length == LENGTH
     assert make_due(bloom, A, B) == [Verdict.OTHERS, Verdict.SEEN]
-    assert stored(bloom, A) == before
+    assert only(bloom) == before
 
 
 @pytest.mark.parametrize("page", ["", field_of(D)])
 def test_a_url_without_a_request_or_of_another_spider_is_due_and_needs_one(
     bloom: BloomFilter, page: str
 ) -> None:
-    claim(bloom, B)
-    bloom.run(lambda session: claim_protocol.claim(session, [A], [""], WORKER, "n", pages=[page]))
-    fail(bloom, A, reason="HTTP 503")
+    claim_item(bloom, B)
+    bloom.run(lambda session: claim_protocol.claim(session, [A], [""], OURS, "n", pages=[page]))
+    fail(bloom, A, "HTTP 503")
     fail(bloom, B, owner="-other")
     assert make_due(bloom, A, B) == [Verdict.SEEN] * 2
-    assert (stored(bloom, B).owner, stored(bloom, B).attempt) == ("-other", 0)
-    assert claim(bloom, A, B, owner=FAILED) == [Verdict.NEW] * 2
-    for item in (A, B):
-        found = stored(bloom, item)
-        assert (found.owner, found.length) == (FAILED, len(REQUEST))
+    other = claims(bloom)[B.hex()]
+    assert (other.owner, other.attempt) == ("-other", 0)
+    assert claim_item(bloom, A, B, owner=FAILED) == NEW * 2
+    assert {(one.owner, one.length) for one in claims(bloom).values()} == {(FAILED, LENGTH)}

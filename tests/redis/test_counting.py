@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from redis import Redis
+from support.claims import claim_item
 
 from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.model.hashing import Hasher, offsets
 from scrapy_bloom.bloom.model.sizing import COUNTER_BITS
-from scrapy_bloom.bloom.protocol import claim_protocol, membership
+from scrapy_bloom.bloom.protocol import membership
 from scrapy_bloom.bloom.protocol.cached_ring import Verdict
 
 NEW, SEEN, UNCOUNTED, UNRECORDED = Verdict.NEW, Verdict.SEEN, Verdict.UNCOUNTED, Verdict.UNRECORDED
@@ -36,28 +38,15 @@ def connect(client: Redis) -> Connect:
     return connect
 
 
-@pytest.fixture
-def bloom(connect: Connect) -> BloomFilter:
-    return connect(capacity=1_000)
+def add(bloom: BloomFilter, *items: bytes, if_absent: bool = False) -> str:
+    return "".join(bloom.run(lambda session: membership.add(session, items, if_absent=if_absent)))
 
 
-def add(bloom: BloomFilter, *items: bytes) -> str:
-    return "".join(bloom.run(lambda session: membership.add(session, items, if_absent=False)))
-
-
-def claims(bloom: BloomFilter, *items: bytes) -> str:
-    return "".join(bloom.run(lambda session: membership.add(session, items)))
+claims = partial(add, if_absent=True)
 
 
 def discard(bloom: BloomFilter, *items: bytes) -> list[bool]:
     return bloom.run(lambda session: membership.discard(session, items))
-
-
-def take(bloom: BloomFilter, *items: bytes) -> str:
-    texts = [""] * len(items)
-    return "".join(
-        bloom.run(lambda session: claim_protocol.claim(session, items, texts, "w", "nonce"))
-    )
 
 
 def places(bloom: BloomFilter, item: bytes) -> list[int]:
@@ -107,9 +96,7 @@ def test_an_item_with_one_offset_twice_counts_it_twice_and_back(
     item = next(item for item in MANY if len(set(places(bloom, item))) < len(SEEDS))
     expected = Counter(places(bloom, item))
     assert add(bloom, item, item) == NEW + SEEN
-    assert {place: n for place, n in enumerate(counters(client)) if n} == {
-        place: 2 * n for place, n in expected.items()
-    }
+    assert +Counter(dict(enumerate(counters(client)))) == expected + expected
     assert discard(bloom, item, item, item) == PRESENT * 2 + ABSENT
     assert not any(counters(client))
     # None falls below zero: of an item that was never added, where others have counted once.
@@ -133,7 +120,7 @@ def test_an_item_is_absent_if_any_of_its_counters_is_zero(
         client.execute_command("BITFIELD", "{k:0}:0.0", *zero)
         assert discard(bloom, A) == ABSENT
         assert A not in bloom
-        assert take(bloom, A) == NEW
+        assert claim_item(bloom, A) == NEW
         assert claims(bloom, A) == NEW
         assert claims(bloom, A) == SEEN
         assert A in bloom

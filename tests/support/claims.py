@@ -15,8 +15,13 @@ OURS, THEIRS = "wthe-shopours", "wthe-shoptheirs"
 LATER, NOW = RetryPolicy("-the-shop", 1_000, 3), RetryPolicy("-the-shop", 0, 3)
 
 
+def claim_text(item: bytes) -> str:
+    """Return the request that stands in the claim of an item."""
+    return f'{{"url":"{item.hex()}"}}'
+
+
 def claim_item(bloom: BloomFilter, *items: bytes, owner: str = OURS, nonce: str = "1") -> str:
-    requests = [f'{{"url":"{item.hex()}"}}' for item in items]
+    requests = [claim_text(item) for item in items]
     return "".join(
         bloom.run(lambda session: claim_protocol.claim(session, items, requests, owner, nonce))
     )
