@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 from scrapy.utils import log
 from support import installing
 from support.cli import KEY, Call, Done, Shop
-from support.clock import MovedServer
+from support.clock import FrozenServer, MovedServer
 from support.polling import PATIENCE
 from support.servers import Server
 
@@ -63,6 +63,12 @@ def data(client: redis.Redis) -> bytes:
 def one(client: redis.Redis) -> BloomFilter:
     """A filter of one block, for a ledger."""
     return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
+
+
+@pytest.fixture(scope="session")
+def moved_server(moved_server: MovedServer, start_once: Any) -> Any:
+    """A server whose clock stands still between two moves."""
+    return start_once(FrozenServer, moved_server.binary)
 
 
 @pytest.fixture

@@ -1,28 +1,43 @@
-"""Filters that are written under a free key: whole or not at all, whatever ends it and when."""
+"""Filters that are written under a key: whole or not at all, whatever ends it, whoever uses it."""
 
 import asyncio
 import io
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from redis import Redis
 from support.calls import send_text
+from support.cli import unchanged
+from support.examples import examples
 from support.installing import (
+    ITEMS,
     NEW,
     OTHERS,
+    Racer,
+    check_clean,
     check_free,
+    file_of,
     make,
     outcome,
     put_file,
 )
+from support.outages import full, stalled
 from support.saving import Between, watched
 from support.servers import Server, contents
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterMismatchError,
+    StorageError,
+)
 from scrapy_bloom.bloom.client import async_driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import UNFINISHED_SECONDS, load
@@ -31,7 +46,7 @@ from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
 
 #: Writes the filter with ITEMS under the key "new", with something happening before round trips.
-Put = Callable[[Redis, Between], None]
+Put = Callable[[Redis, Between], object]
 
 
 @pytest.fixture
@@ -66,20 +81,16 @@ def fail(after: int, error: BaseException, *, for_ever: bool) -> Between:
 # -- one, which is ended --
 
 
-@pytest.mark.parametrize("how", ["killed", "an error", "interrupted"])
+@pytest.mark.parametrize("error", [KilledError, redis.ConnectionError, KeyboardInterrupt])
 def test_whatever_ends_it_and_whenever_there_is_nothing_or_the_whole(
-    client: Redis, put: Put, how: str
+    client: Redis, put: Put, error: type[BaseException]
 ) -> None:
-    error, for_ever = {
-        "killed": (KilledError(), True),
-        "an error": (redis.ConnectionError("gone"), False),
-        "interrupted": (KeyboardInterrupt(), False),
-    }[how]
+    for_ever = error is KilledError
     outcomes, staying = [], 0
     for after in range(count_round_trips(client, put)):
         client.flushall()
         with suppress(StorageError, KilledError, KeyboardInterrupt):
-            put(client, fail(after, error, for_ever=for_ever))
+            put(client, fail(after, error("gone"), for_ever=for_ever))
         found = outcome(client)
         outcomes.append(found)
         if found == "whole":
@@ -140,13 +151,10 @@ def before(name: str, what: Callable[[], object]) -> Between:
 
 @pytest.mark.parametrize("script", ["allocate", "write_range", "create"])
 def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
-    client: Redis, put: Put, script: str
+    server: Server, client: Redis, put: Put, script: str
 ) -> None:
-    try:
-        with pytest.raises(StorageError, match="memory"):
-            put(client, before(script, lambda: client.config_set("maxmemory", 1)))
-    finally:
-        client.config_set("maxmemory", 0)
+    with ExitStack() as stack, pytest.raises(StorageError, match="memory"):
+        put(client, before(script, lambda: stack.enter_context(full(server))))
     assert client.keys(NEW) == []
 
 
@@ -224,18 +232,15 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
 
     def hang(calls: list[Call]) -> None:
         if calls[0].script.name == "write_range":
-            client.client_pause(600_000, all=False)
+            stack.enter_context(stalled(server))
             raise asyncio.CancelledError
 
     async def scenario() -> None:
         async with redis.asyncio.Redis.from_url(server.url) as own:
             await load_and_watch(own, data, hang)
 
-    try:
-        with pytest.raises(asyncio.CancelledError):
-            asyncio.run(scenario())
-    finally:
-        client.client_unpause()
+    with ExitStack() as stack, pytest.raises(asyncio.CancelledError):
+        asyncio.run(scenario())
     assert outcome(client) == "nothing"
 
 
@@ -256,16 +261,108 @@ def test_a_key_in_use_is_refused_before_anything_is_written(
     client: Redis, put: Put, lost: tuple[str, ...]
 ) -> None:
     make(client, "new", OTHERS, window="3 days", period="1 day", blocks=5)
-    if lost:
-        client.delete(*lost)
-    before = {key: value for key, value in contents(client).items() if b"{new:" in key}
-    written: list[str] = []
-    with pytest.raises(
-        ConfigurationError,
-        match=r"'new' is in use, there is a filter .* or delete this one first \(filter\.delete\(\)"
-        r", scrapy bloom delete\)",
-    ):
-        put(client, lambda calls: written.extend(call.script.name for call in calls))
-    after = {key: value for key, value in contents(client).items() if b"{new:" in key}
-    assert after == before
-    assert not {"swap", "allocate", "write_range", "create", "drop"} & set(written)
+    for key in lost:
+        client.delete(key)
+    called: list[str] = []
+    message = "'new' is in use, there is a filter .* or delete this one first .*scrapy bloom delete"
+    with unchanged(client), pytest.raises(ConfigurationError, match=message):
+        put(client, lambda calls: called.extend(call.script.name for call in calls))
+    assert not {"swap", "allocate", "write_range", "create", "drop"} & set(called)
+
+
+# -- with others at the same time --
+
+
+@pytest.fixture(scope="module")
+def arena(any_binary: str) -> Iterator[tuple[Redis, list[bytes]]]:
+    """A server, and the files of two filters of different sizes."""
+    with Server(any_binary) as server, server.client() as client:
+        one, two = make(client, "one"), make(client, "two", OTHERS, blocks=5)
+        files = [file_of(one), file_of(two)]
+        client.flushall()
+        yield client, files
+
+
+def race(
+    racers: list[Racer], turns: list[bool], ends: tuple[int | None, int | None] = (None, None)
+) -> None:
+    """Let two go on by turns; the reply to one of their round trips may be lost."""
+    turns, made = turns[:], [0, 0]
+    while not all(racer.ended for racer in racers):
+        index = turns.pop() if turns else not racers[1].ended
+        if racers[index].ended:
+            index = not index
+        racers[index].go_on(lost=made[index] == ends[index])
+        made[index] += 1
+
+
+@given(
+    turns=st.lists(st.booleans(), max_size=80),
+    ends=st.tuples(*[st.one_of(st.none(), st.integers(0, 40))] * 2),
+    chosen=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+)
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_of_two_at_once_that_end_nothing_is_mixed(
+    arena: tuple[Redis, list[bytes]],
+    turns: list[bool],
+    ends: tuple[int | None, int | None],
+    chosen: tuple[int, int],
+) -> None:
+    client, files = arena
+    client.flushall()
+    racers = [Racer(client, files[number]) for number in chosen]
+    race(racers, turns, ends)
+    found = outcome(client)
+    assert found in ("nothing", "whole", "others")
+    if found == "nothing":
+        assert all(racer.error for racer in racers)
+        assert contents(client) == {}
+    else:
+        BloomFilter(client, "new").open()
+        assert {key.decode() for key in client.keys(NEW)} == set(BloomFilter(client, "new").keys())
+
+
+@pytest.mark.parametrize(("known", "blocks"), [(True, 3), (False, 3), (True, 7)])
+def test_a_crawl_that_opens_the_key_meanwhile_wins_or_finds_the_whole(
+    client: Redis, data: bytes, known: bool, blocks: int
+) -> None:
+    """At any round trip; also a crawl that has a filter open which was deleted."""
+    outcomes = []
+    for when in range(100):
+        client.flushall()
+        crawl = BloomFilter(client, "new", blocks=blocks, capacity=200)
+        if known:
+            crawl.extend(OTHERS)
+            BloomFilter(client, "new").delete()
+        racer = Racer(client, data)
+        for _ in range(when):
+            racer.go_on()
+        is_last = racer.ended
+        try:
+            new = crawl.add_many(ITEMS)
+        except FilterMismatchError:
+            new = []  # the file's filter has other blocks
+        racer.to_the_end()
+        if racer.error is None:
+            assert not any(new)
+            outcomes.append("whole")
+            assert outcome(client) == "whole"
+            assert len(BloomFilter(client, "new")) == len(ITEMS)
+        else:
+            outcomes.append("crawl's")
+            assert all(new)
+            assert crawl.contains(ITEMS) == [True] * len(ITEMS)
+            assert not any(crawl.contains(OTHERS))
+            check_clean(client)
+        if is_last:
+            break
+    assert [*dict.fromkeys(outcomes)] == ["crawl's", "whole"]
+
+
+def test_one_that_is_dropped_sends_nothing_more(client: Redis, data: bytes) -> None:
+    racer = Racer(client, data)
+    for _ in range(8):
+        racer.go_on()
+    del racer
+    assert client.keys(NEW)
+    check_free(client)

@@ -5,7 +5,6 @@ knows no bitmaps, no layers and no scripts.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import redis
@@ -20,16 +19,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.calls import carry_out
-from support.clock import MOVED_TO, FrozenServer, MovedServer
+from support.clock import MOVED_TO, MovedServer
 from support.examples import examples
 from support.rotation import (
     ERROR_RATE,
     GOING,
-    KEY,
     KEYS,
     SEEDS,
     assert_keys,
     assert_ttls,
+    connect,
     stored_rings,
 )
 from support.rotation_model import Block, Settings
@@ -104,30 +103,18 @@ class RotationMachine(RuleBasedStateMachine):
 
     def _connect(self) -> BloomFilter:
         (capacity, growth), (window, period) = self.settings.size, self.settings.window
-        return BloomFilter(
-            self.server,
-            KEY,
-            error_rate=ERROR_RATE,
-            seeds=SEEDS,
-            blocks=self.hasher.blocks,
-            ring=self.order,
-            stagger=self.stagger,
-            capacity=capacity,
-            growth=growth,
-            window=window,
-            period=period,
-            run=self.settings.run,
-        )
+        options = {"ring": self.order, "stagger": self.stagger, "blocks": self.hasher.blocks}
+        options |= {"capacity": capacity, "growth": growth, "run": self.settings.run}
+        return connect(self.server, window, period=period, **options)
 
     def _reconnect(self, who: int) -> None:
         self.filters[who] = self._connect()
         self.settings_of[who] = self.settings
 
     def _reconnect_all(self) -> None:
-        """Before a ring is made anew: by a client of other settings, it would have those."""
+        """Who holds a ring would make a new one like it, with its settings and runs."""
         for who in range(3):
-            if self.settings_of[who] != self.settings:
-                self._reconnect(who)
+            self._reconnect(who)
 
     def _start_anew(self) -> None:
         #: When a client was last killed.
@@ -288,8 +275,7 @@ class RotationMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.server.flushall()
-        for who in range(3):  # who holds a ring would make the new ones like it, with its runs
-            self._reconnect(who)
+        self._reconnect_all()
         self._start_anew()
 
     @rule()
@@ -299,8 +285,7 @@ class RotationMachine(RuleBasedStateMachine):
     @rule()
     def lose_header(self) -> None:
         self.server.delete(KEYS.header())
-        for who in range(3):  # who has made the lost one last to the same end would not ask for it
-            self._reconnect(who)
+        self._reconnect_all()  # who has made the lost one last to the same end would not ask for it
         self.filters[0].open()
 
     @rule(who=clients, number=places, calls=numbers_of_calls)
@@ -376,12 +361,6 @@ class RotationMachine(RuleBasedStateMachine):
         if end > 0:
             self.moved.set_time(end + 1)
             assert not self.server.exists(*names)
-
-
-@pytest.fixture(scope="session")
-def moved_server(moved_server: MovedServer, start_once: Any) -> Any:
-    """A server whose clock stands still between two moves."""
-    return start_once(FrozenServer, moved_server.binary)
 
 
 @pytest.mark.parametrize("order", ["write-newest", "write-all"])

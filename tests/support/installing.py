@@ -11,6 +11,7 @@ from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.extras.file import ArchiveReader
 from scrapy_bloom.bloom.extras.install import load
+from scrapy_bloom.bloom.extras.save import Saved
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.ring_store import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
@@ -37,10 +38,12 @@ def file_of(bloom: BloomFilter) -> bytes:
     return file.getvalue()
 
 
-def put_file(client: redis.Redis, data: bytes, between: Between) -> None:
+def put_file(
+    client: redis.Redis, data: bytes, between: Between = lambda _: None, key: str = "new"
+) -> Saved:
     run = Driver(client).run
     watching = blocking(lambda steps: run(watched(steps, between)))
-    complete(load(watching, Keys("new"), ArchiveReader(io.BytesIO(data))))
+    return complete(load(watching, Keys(key), ArchiveReader(io.BytesIO(data))))
 
 
 def outcome(client: redis.Redis) -> str:
