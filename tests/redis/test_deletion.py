@@ -1,13 +1,13 @@
 """What a filter takes on the server: which keys it has, and how it goes without a trace."""
 
 from contextlib import suppress
-from itertools import count
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 from redis import Redis
-from support.calls import send
+from support.saving import at_round, watched
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.protocol import deletion
@@ -117,6 +117,10 @@ def test_bitmaps_without_a_ring_are_found_on_every_node(cluster: redis.RedisClus
     assert names() == before
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("is_used", [False, True])
 def test_a_deletion_can_be_repeated_that_was_interrupted_or_whose_filter_is_used(
     client: Redis, is_used: bool
@@ -126,15 +130,9 @@ def test_a_deletion_can_be_repeated_that_was_interrupted_or_whose_filter_is_used
         bloom, user = some(client), some(client)
         bloom.extend(URLS)
         user.open()
-        steps = deletion.delete(bloom.session)
-        with suppress(StopIteration):
-            calls = next(steps)
-            for number in count():
-                if number == rounds and not is_used:
-                    break
-                if number == rounds:
-                    user.extend(URLS)
-                calls = steps.send(send(bloom._driver, calls))
+        happen = at_round(rounds, partial(user.extend, URLS) if is_used else interrupt)
+        with suppress(KeyboardInterrupt):
+            bloom._driver.run(watched(deletion.delete(bloom.session), happen))
         if is_used:
             user.extend(URLS)
         left = bool(stored(client))

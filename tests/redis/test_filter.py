@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from redis import Redis
-from support.cli import everything
+from support.cli import unchanged
 from support.filters import URLS, small
-from support.servers import Server, contents
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST
@@ -24,16 +24,12 @@ def test_contains_takes_one_or_many_and_records_nothing(client: Redis) -> None:
     assert "a" not in bloom
     assert bloom.contains(["a", "b"]) == [False, False]
     assert len(bloom) == 0
-    bloom.add("a")
-    assert bloom.contains("a") is bloom.contains(b"a") is True
-    assert bloom.contains(iter("ab")) == [True, False]
-    assert bloom.contains([]) == []
-    # Text and its UTF-8 are the same item.
     bloom.add("é")
-    assert "é".encode() in bloom
+    assert bloom.contains("é") is bloom.contains("é".encode()) is True
+    assert bloom.contains(iter("éb")) == [True, False]
+    assert bloom.contains([]) == []
     assert "\ud800" not in bloom
-    assert bloom.add("") is True
-    assert bloom.add(b"") is False
+    assert [bloom.add(""), bloom.add(b"")] == [True, False]
 
 
 @pytest.mark.parametrize("item", [1, None, ["x"], bytearray(b"x")])
@@ -80,18 +76,6 @@ def test_one_round_trip_per_call(client: Redis) -> None:
         assert bloom.round_trips == before + 1
 
 
-def test_stored_keys_are_those_of_the_design(client: Redis) -> None:
-    small(client, blocks=2).open()
-    assert sorted(client.keys()) == [
-        b"{shop:bloom:0}:0.0",
-        b"{shop:bloom:0}:header",
-        b"{shop:bloom:0}:ring",
-        b"{shop:bloom:1}:0.0",
-        b"{shop:bloom:1}:ring",
-    ]
-    assert all(client.ttl(key) == -1 for key in client.keys())
-
-
 def test_integers_of_other_types_are_integers(client: Redis) -> None:
     names = ["capacity", "blocks", "window", "period", "growth", "max_memory", "run", "timeout"]
     values = map(np.int64, (1_000, 3, 7_200, 3_600, 3, 1 << 30, 5, 60))
@@ -125,7 +109,6 @@ def test_a_filter_as_an_object(client: Redis) -> None:
         ({"key": "\ud800"}, "valid Unicode"),
         ({"timeout": 0}, "timeout is a time from"),
         ({"timeout": float("nan")}, "timeout is a time from"),
-        ({"fingerprinter": 5}, "fingerprinter is a str"),
         ({"capacity": np.True_}, "capacity"),
         ({"like": "tuesday"}, "like is a BloomFilter"),
     ],
@@ -216,28 +199,10 @@ def test_explicit_settings_are_applied_once_by_the_last_to_open(client: Redis) -
         assert (info.capacity, info.error_rate, info.growth) == (20_000, 1e-5, 1)
         assert (info.window, info.period) == ("6 days", "1 day")
     assert first.replaced_config is None
-    stored_rings = contents(client, "*:ring")
     third = small(client, capacity=20_000, error_rate=1e-5, window="6 days")
-    third.open()
+    with unchanged(client, "*:ring"):
+        third.open()
     assert third.replaced_config is None
-    assert contents(client, "*:ring") == stored_rings
-
-
-@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
-def test_find_says_which_generation_has_an_item(client: Redis, ring: str) -> None:
-    for run in "abc":
-        # One block: others may be opened a second later.
-        bloom = small(client, window="3 runs", ring=ring, run=run, blocks=1)
-        bloom.add_many(["of all runs", f"of run {run}"])
-    finds = [bloom.find(f"of run {run}") for run in "abc"]
-    assert all(found.seen and found.window == "3 runs" for found in finds)
-    opened = [generation.opened for generation in bloom.info().generations]
-    assert [found.recorded_after for found in finds] == sorted(opened)
-    assert bloom.find("of all runs") == finds[0]
-    assert bloom.find_all(["of run c", "of run a"]) == [finds[2], finds[0]]
-    missing = bloom.find("never seen")
-    assert (missing.seen, missing.recorded_after, missing.until) == (False, 0, 0)
-    assert len(bloom) == 4
 
 
 def test_looking_changes_and_repairs_nothing(client: Redis) -> None:
@@ -245,17 +210,14 @@ def test_looking_changes_and_repairs_nothing(client: Redis) -> None:
     assert looking.look() is None
     assert not client.keys()
     small(client, window="2 runs", run="a").add_many(URLS)
-    before = everything(client)
-    for _ in range(2):
+    with unchanged(client):
         snapshot = looking.look()
-        assert snapshot is not None
-        assert sum(ring.count(snapshot.counts[b]) for b, ring in snapshot.rings.items()) == 1000
-        assert snapshot.rings[0].config.capacity == 10_000
-    assert everything(client) == before
+    assert snapshot is not None
+    assert sum(ring.count(snapshot.counts[b]) for b, ring in snapshot.rings.items()) == 1000
+    assert snapshot.rings[0].config.capacity == 10_000
     client.delete("{shop:bloom:3}:ring", "{shop:bloom:5}:0.0")
-    before = everything(client)
-    snapshot = looking.look()
+    with unchanged(client):
+        snapshot = looking.look()
     assert snapshot is not None
     assert sorted(snapshot.rings) == [b for b in range(16) if b != 3]
-    assert everything(client) == before
     assert looking.lost_blocks == 0

@@ -2,16 +2,18 @@
 
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from redis import Redis
-from support.calls import send
 from support.filters import URLS, small
+from support.outages import full, replica
+from support.saving import at_round, watched
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import ServerFullError
 from scrapy_bloom.bloom.model.sizing import plan
+from scrapy_bloom.bloom.protocol.membership import add
 
 pytestmark = pytest.mark.each_server
 
@@ -41,25 +43,12 @@ def test_every_call_follows_a_filter_created_anew(
     assert bloom.header == other.header
 
 
-def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(
-    client: Redis,
-) -> None:
+def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(client: Redis) -> None:
     """Between the header and the rings, all was deleted, created anew and filled."""
     small(client).open()
-    late = small(client)
-    steps = late.session.open()
-    (call,) = next(steps)
-    (header,) = send(late._driver, [call])
-    client.flushall()
-    other = small(client)
-    other.extend(URLS)
-
-    calls = steps.send([header])
-    while calls:
-        try:
-            calls = steps.send(send(late._driver, calls))
-        except StopIteration:
-            break
+    late, other = small(client), small(client)
+    create_anew = at_round(1, lambda: (client.flushall(), other.extend(URLS)))
+    late.run(lambda session: watched(session.open(), create_anew))
     assert other.add_many(URLS) == [False] * 1000
     assert late.header == other.header
     assert other.lost_blocks == 0
@@ -115,12 +104,7 @@ def test_a_header_that_cannot_be_read_is_named(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("blocks", "1024"),
-        ("blocks", "8"),
-        ("seeds", "[1, 2, 3]"),
-        ("counting", "1"),
-    ],
+    [("blocks", "1024"), ("blocks", "8"), ("seeds", "[1, 2, 3]"), ("counting", "1")],
 )
 @pytest.mark.parametrize("lost", [[], ["{shop:bloom:0}:ring"]])
 def test_a_header_and_rings_that_disagree_are_named_before_anything_is_created(
@@ -142,64 +126,46 @@ def test_a_header_and_rings_that_disagree_are_named_before_anything_is_created(
     assert sum(BloomFilter(client, "shop:bloom").contains(URLS)) >= 900 - 100 * len(lost)
 
 
-def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: Redis) -> None:
     bloom = small(client, blocks=1)
     bloom.open()
 
-    def meddling(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def meddle_and_send(what: Any) -> Any:
-            client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
-            return send(what)
+    def meddle(_: object) -> None:
+        client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
 
-        return meddle_and_send
-
-    for name in ("exchange", "_exchange"):
-        monkeypatch.setattr(bloom._driver, name, meddling(getattr(bloom._driver, name)))
     with pytest.raises(StorageError, match="does something else write"):
-        bloom.add("a")
+        bloom.run(lambda session: watched(add(session, [b"a"]), meddle))
 
 
 # -- servers that refuse --
 
 
-def test_out_of_memory_says_so_and_marks_nothing(client: Redis) -> None:
+def test_out_of_memory_says_so_and_marks_nothing(server: Server, client: Redis) -> None:
     bloom = small(client)
     bloom.open()
-    client.config_set("maxmemory", "1")
-    try:
+    with full(server):
         bloom.open()  # takes no memory: there may be claims to be ended, which gives some back
         with pytest.raises(ServerFullError, match="out of memory"):
             bloom.add("a")
-    finally:
-        client.config_set("maxmemory", "0")
     assert bloom.add("a") is True
 
 
 def test_a_filter_that_does_not_fit_is_refused_before_the_server_is_full(
-    client: Redis,
+    server: Server, client: Redis
 ) -> None:
     """Else the queue on the same server could not push any more."""
     limit = client.info("memory")["used_memory"] + (20 << 20)
-    client.config_set("maxmemory", str(limit))
-    try:
-        with pytest.raises(StorageError, match="out of memory"):
-            BloomFilter(client, "k", capacity=100_000_000).open()
-        assert client.info("memory")["used_memory"] < limit + (10 << 20)
-    finally:
-        client.config_set("maxmemory", "0")
+    with full(server, limit), pytest.raises(StorageError, match="out of memory"):
+        BloomFilter(client, "k", capacity=100_000_000).open()
+    assert client.info("memory")["used_memory"] < limit + (10 << 20)
 
 
-def test_readonly_replica_is_refused_at_open(client: Redis) -> None:
+def test_readonly_replica_is_refused_at_open(server: Server, client: Redis) -> None:
     small(client).open()
-    client.replicaof("127.0.0.1", "1")
-    try:
+    with replica(server):
         with pytest.raises(StorageError, match="read-only replica"):
             small(client).open()
         assert "a" not in small(client)  # reading is fine
-    finally:
-        client.replicaof("NO", "ONE")
 
 
 def test_a_full_filter_whose_count_is_lost_is_not_filled_again(client: Redis) -> None:

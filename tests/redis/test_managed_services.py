@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -12,13 +11,13 @@ from scrapy.utils.request import fingerprint
 from support.loops import eventually, in_loop
 from support.polling import until
 from support.rights import PASSWORD, USER, user_of
+from support.saving import watched
 from support.servers import Server
 from support.workers import Worker, claimed, page, recorded
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol import claim_protocol, membership
 from scrapy_bloom.crawl.jobs import Job, JobKind
 
 REFUSED = (
@@ -106,10 +105,7 @@ class Blocking(Redis):
 
 @in_loop
 async def test_a_server_whose_process_is_another_one_at_each_look_is_used_without_the_check(
-    server: Server,
-    client: Redis,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    server: Server, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its scripts never run on the process that INFO names, and pages would never be recorded.
 
@@ -147,23 +143,19 @@ async def test_idle_connections_that_the_server_closes_are_no_outage(any_binary:
             assert worker.stat("outages") == worker.stat("unknown") == 0
 
 
-def test_no_call_has_more_arguments_than_elasticache_serverless_takes(
-    server: Server, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_has_more_arguments_than_elasticache_serverless_takes(client: Redis) -> None:
     bloom = BloomFilter(client, "k", blocks=1, capacity=20_000)
-    driver, lengths = bloom._driver, list[int]()
-    replies = driver._replies
-
-    def note(calls: list[Call]) -> Any:
-        lengths.extend(len(call.command()) for call in calls)
-        return replies(calls)
-
-    monkeypatch.setattr(driver, "_replies", note)
+    lengths = list[int]()
     items = [b"%020d" % number for number in range(5_000)]
-    texts = ["{}"] * len(items)
-    bloom.run(lambda s: claim_protocol.claim(s, items, texts, "w-me", "n", pages=texts))
-    run_id = bloom.server_id()
-    bloom.run(lambda s: claim_protocol.confirm(s, items[:2_500], ["w-me"], server=run_id))
-    bloom.run(lambda s: claim_protocol.release(s, items[2_500:], "w-me"))
-    bloom.add_many(items)
+    texts, run_id = ["{}"] * len(items), bloom.server_id()
+    for operation in (
+        partial(claim_protocol.claim, requests=texts, owner="w-me", nonce="n", pages=texts),
+        partial(claim_protocol.confirm, owners=["w-me"], server=run_id),
+        partial(claim_protocol.release, owner="w-me"),
+        membership.add,
+    ):
+        steps = operation(bloom.session, items=items)
+        bloom._driver.run(
+            watched(steps, lambda calls: lengths.extend(len(c.command()) for c in calls))
+        )
     assert 256 < max(lengths) < 3_999

@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
-from support.outages import stalled
+from support.outages import admin, stalled
 from support.replicas import with_replica, with_replicas
 from support.rights import PASSWORD, USER, user_of
 from support.servers import Server
@@ -99,12 +99,10 @@ def test_servers_without_replicas_and_users_who_may_not_wait(
 ) -> None:
     with waiting(server, kind) as wait:
         assert wait(1, 1) == Acknowledged(0)
-        client.config_set("min-replicas-to-write", 1)
-        try:
+        with admin(server, "CONFIG", "SET", "min-replicas-to-write", "0"):
+            client.config_set("min-replicas-to-write", 1)
             with pytest.raises(StorageError, match="too few of its replicas are connected"):
                 wait(1, SHORT)
-        finally:
-            client.config_set("min-replicas-to-write", 0)
     with (
         user_of(server, "~*", "+@all", "-wait"),
         waiting(server, kind, username=USER, password=PASSWORD) as wait,

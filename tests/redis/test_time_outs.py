@@ -14,6 +14,7 @@ import pytest
 from redis import Redis
 from redis._parsers import _HiredisParser, _RESP2Parser
 from support.certificates import TLSServer
+from support.outages import stalled
 from support.polling import until
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
@@ -242,12 +243,8 @@ def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
             assert bloom.add("a")
             assert not bloom.add("a")
             assert bloom.add_many(["b", "c"]) == [True, True]
-        client.client_pause(10_000, all=False)
-        try:
-            with waiting_for_the_gil(0.01), failing(LATE):
-                bloom.add("a server that is silent")
-        finally:
-            client.client_unpause()
+        with stalled(server), waiting_for_the_gil(0.01), failing(LATE):
+            bloom.add("a server that is silent")
 
 
 #: Within the time-out, but not twice.

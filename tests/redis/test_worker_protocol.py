@@ -1,5 +1,8 @@
 """Heartbeats, and whose turn it is to look at all claims, on a real server."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 from redis import Redis
 
@@ -24,20 +27,8 @@ def bloom(client: Redis) -> BloomFilter:
     return bloom
 
 
-def beat(
-    bloom: BloomFilter,
-    member: str = "",
-    life: int = LIFE,
-    *,
-    nonce: str = "",
-    known: str = "",
-    by: str = "0",
-) -> WorkerEntries:
-    return bloom.run(
-        lambda session: worker_protocol.heartbeat(
-            session, member, life, nonce=nonce, known=known, by=by
-        )
-    )
+def beat(bloom: BloomFilter, member: str = "", life: int = LIFE, **options: Any) -> WorkerEntries:
+    return bloom.run(partial(worker_protocol.heartbeat, member=member, life=life, **options))
 
 
 def remove(bloom: BloomFilter, entries: dict[str, str], nonce: str) -> None:

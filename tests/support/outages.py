@@ -52,9 +52,9 @@ def replica(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def full(server: Server) -> Iterator[None]:
+def full(server: Server, maxmemory: int = 1) -> Iterator[None]:
     with admin(server, "CONFIG", "SET", "maxmemory", "0") as client:
-        client.config_set("maxmemory", 1)
+        client.config_set("maxmemory", maxmemory)
         yield
 
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import redis
@@ -43,6 +44,12 @@ def watched(steps: Operation[Any], between: Between) -> Operation[Any]:
             calls = steps.send((yield calls))
     except StopIteration as stop:
         return stop.value
+
+
+def at_round(number: int, what: Callable[[], object]) -> Between:
+    """Do something before one of the round trips."""
+    rounds = count()
+    return lambda _: next(rounds) == number and what()
 
 
 def blocking(run: Callable[[Operation[Any]], Any]) -> Run:
