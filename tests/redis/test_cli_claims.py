@@ -50,8 +50,7 @@ def test_pages_that_are_due_come_first(shop: Call, bloom: BloomFilter) -> None:
     assert ([page["url"] for page in document["pages"][:4]], len(document["pages"])) == (urls, 100)
     assert (document["failed"], document["due"]) == (704, 1)
     assert "; 702 are not shown (--limit 0 shows all)" in shop("failed", "--limit", "2").out
-    pages = shop("failed", "--json", "--limit", "0").json["pages"]
-    assert len({page["url"] for page in pages}) == len(pages) == 704
+    assert len(shop("failed", "--json", "--limit", "0").json["pages"]) == 704
 
 
 def test_odd_pages(shop: Call, bloom: BloomFilter, client: Redis) -> None:
@@ -70,9 +69,8 @@ def test_odd_pages(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     assert "https://***@example.com/c" in text
     for hidden in (SECRET, "\x1b", "999999999999"):
         assert hidden not in text
-    assert SECRET not in document.out
-    for listed in (shop("pending"), shop("pending", "--json")):
-        assert (listed.code, SECRET in listed.out) == (0, False)
+    for listed in (document, shop("pending"), shop("pending", "--json")):
+        assert SECRET not in listed.out
 
 
 def test_windows_are_named_if_there_are_several(
@@ -144,8 +142,7 @@ def test_pages_that_are_missing_longest_come_first_and_notes_are_deleted(
     assert SECRET not in document.out + text
     assert "\x1b" not in text
     limited = shop("gone", "--json", "--limit", "2").json
-    assert [page["url"] for page in limited["pages"]] == urls[:2]
-    assert limited["gone"] == 5
+    assert ([page["url"] for page in limited["pages"]], limited["gone"]) == (urls[:2], 5)
     assert "; 3 are not shown (--limit 0 shows all)" in shop("gone", "--limit", "2").out
     assert "5 pages are gone; the notes are deleted" in shop("gone", "--forget").out
     assert not client.keys("*missing*")
@@ -227,10 +224,8 @@ def test_claims_of_an_owner_are_listed_and_released(
 
 
 def test_a_shared_filter(call: Call, client: Redis, server: Server) -> None:
-    bloom = BloomFilter(client, "special")
-    bloom.open()
     for spider in ("shop", "own", "of another project"):
-        claim(bloom, workers.worker_id(spider), [spider])
+        claim(BloomFilter(client, "special"), workers.worker_id(spider), [spider])
     where = {"BLOOM_REDIS_URL": server.url}
     done = call("pending", "--json", "--key", "special", **where, spiders=(Shop, Own))
     tag = workers.tag("of another project")
@@ -252,12 +247,11 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
         b"u": "w n 1 0 " + "[" * 50_000,
     }
     client.hset(f"{{{KEY}:2}}:claims", mapping=absurd)  # type: ignore[arg-type]
-    done, text = shop("pending", "--json"), shop("pending")
-    assert (done.code, listed(done)) == (0, 7)
+    done, text = shop("pending", "--json"), shop("pending").out
+    assert listed(done) == 7
     assert {claim["url"] for claim in done.json["claims"]} == {None, "\x1b[31m\u202e"}
-    assert (text.code, text.err) == (0, "")
-    assert "\x1b" not in text.out
-    assert "\\x1b[31m\\u202e" in text.out
+    assert "\x1b" not in text
+    assert "\\x1b[31m\\u202e" in text
     for options, message in (
         (["--release"], "say whose claims to release: --release with --owner"),
         (["--release", "--owner", "", "-y"], "say whose claims to release"),

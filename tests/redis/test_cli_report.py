@@ -35,14 +35,13 @@ def test_numbers_are_those_of_info(shop: Call, client: Redis) -> None:
     (document,) = shop("info", "--json").json["filters"]
     generations = document["generations"]
     assert len(generations) == 2
-    for name in ("count", "estimated_error_rate", "memory"):
-        assert numbers[name] == [document[name], *(g[name] for g in generations)]
-    ratios = [g["fill_ratio"] for g in generations]
-    assert numbers["fill_ratio"] == [ratios[0], *ratios]
-    for name in ("opened", "closes", "forgotten", "layers"):
-        assert numbers[name] == [g[name] for g in generations]
+    document["fill_ratio"] = generations[0]["fill_ratio"]
     for name in ("error_rate", "error_bound", "claims"):
         assert numbers[name] == [document[name]]
+    for name in ("count", "estimated_error_rate", "memory", "fill_ratio"):
+        assert numbers[name] == [document[name], *(g[name] for g in generations)]
+    for name in ("opened", "closes", "forgotten", "layers"):
+        assert numbers[name] == [g[name] for g in generations]
 
 
 def test_claims_workers_and_failed_and_gone_pages_are_shown(shop: Call, client: Redis) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -29,15 +29,9 @@ URLS = [f"https://example.com/{i}" for i in range(640)]
 PAGE, SHORT = 64, 2.0
 
 
-@asynccontextmanager
-async def async_client(port: int, **options: Any) -> Any:
-    own = redis.asyncio.RedisCluster(
-        host="127.0.0.1", port=port, retry=AsyncRetry(NoBackoff(), 0), **options
-    )
-    try:
-        yield own
-    finally:
-        await getattr(own, "aclose", own.close)()
+def async_client(port: int, **options: Any) -> Any:
+    retry = AsyncRetry(NoBackoff(), 0)
+    return redis.asyncio.RedisCluster(host="127.0.0.1", port=port, retry=retry, **options)
 
 
 class Either:
@@ -97,11 +91,12 @@ def make(request: pytest.FixtureRequest, cluster: redis.RedisCluster, nodes: lis
 
         own = async_client(port, **client)
         with asyncio.Runner() as runner:
-            bloom = AsyncBloomFilter(runner.run(own.__aenter__()), "shop", **options)
             try:
-                yield Either(bloom, lambda call: runner.run(run(call)))
+                yield Either(
+                    AsyncBloomFilter(own, "shop", **options), lambda call: runner.run(run(call))
+                )
             finally:
-                runner.run(own.__aexit__(None, None, None))
+                runner.run(own.aclose())
 
     kind = sync if request.param == "sync" else asynchronous
     usual = {"capacity": 10_000, "timeout": PATIENCE}

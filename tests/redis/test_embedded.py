@@ -10,15 +10,13 @@ import signal
 import socket
 import sys
 import tempfile
-import time
-from contextlib import aclosing, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.both import Both, add_by_both, use
 from support.embedding import alive, client_of, come_and_go, finish, gone, pid_of, start_user
-from support.loops import in_loop
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connection import connect
 from scrapy_bloom.bloom.client.embedded import EmbeddedServer, is_free
@@ -40,7 +38,6 @@ def test_the_only_user_starts_and_stops_it_and_nothing_is_for_other_users(data_d
         os.umask(before)
     with closing(client_of(server)) as client:
         config = client.config_get("*")
-        client.set("seeds", "secret")
     options = {"port": "0", "appendonly": "yes", "appendfsync": "everysec", "save": ""}
     assert config.items() >= {**options, "unixsocketperm": "700"}.items()
     pid = pid_of(server)
@@ -243,29 +240,22 @@ def test_a_server_that_is_killed_has_all_but_the_last_writes(data_dir: Path) -> 
     assert not server.socket_path.exists()
 
 
-@in_loop
-async def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
-    with closing(connect(f"embedded:{data_dir}")) as connection:
-        server = connection._server
+def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
+    async def steps(both: Both) -> None:
+        server = both.connection._server
         assert server is not None
-        bloom = BloomFilter(connection.client, "shop")
-        own = connection.open_async()
-        assert own is not None
-        async with aclosing(own) as client:
-            other = AsyncBloomFilter(client, "shop")
-            assert bloom.add("a")
-            assert await other.add("b")
-            pid = pid_of(server)
-            connection.restart()
-            assert pid_of(server) == pid
-            os.kill(pid, signal.SIGKILL)
-            assert gone(pid)
-            with pytest.raises(StorageError, match=r"is not there|closed the connection"):
-                bloom.add("c")
-            await asyncio.to_thread(connection.restart)
-            # Killed, it may have lost the last writes, which wait for a slow disk.
-            bloom.add_many(["a", "b"])
-            assert await other.add_many(["a", "b"]) == [False, False]
+        await add_by_both(both)
+        pid = pid_of(server)
+        both.connection.restart()
+        assert pid_of(server) == pid
+        os.kill(pid, signal.SIGKILL)
+        assert gone(pid)
+        with pytest.raises(StorageError, match=r"is not there|closed the connection"):
+            both.bloom.add("c")
+        await asyncio.to_thread(both.connection.restart)
+        await add_by_both(both)
+
+    use(f"embedded:{data_dir}", steps)
     assert embedded.is_free(data_dir / "server.lock")
 
 
@@ -310,10 +300,8 @@ def test_a_server_that_exits_is_reported_with_its_log(data_dir: Path) -> None:
     EmbeddedServer.attach(data_dir).detach()
     (manifest,) = (data_dir / "appendonlydir").glob("*.manifest")
     manifest.write_text("nonsense\n")
-    started = time.monotonic()
     with pytest.raises(StorageError, match=r"(?s)exited.*AOF"):
         EmbeddedServer.attach(data_dir)
-    assert time.monotonic() - started < 60
     assert embedded.is_free(data_dir / "users.lock")
 
 

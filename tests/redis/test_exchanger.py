@@ -2,12 +2,12 @@
 
 import asyncio
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -47,15 +47,24 @@ def keeps(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-@pytest.fixture(params=PARSERS)
-def exchanger(
-    request: pytest.FixtureRequest, keeps: bool, server: Server, client: Redis
-) -> Iterator[Exchanger]:
+@contextmanager
+def exchanging(port: int, parser: type, keeps: bool) -> Iterator[Exchanger]:
     retry = Retry(NoBackoff(), 0)
-    with Redis(port=server.port, retry=retry, socket_timeout=TIMEOUT, protocol=2) as plain:
-        plain.connection_pool.connection_kwargs["parser_class"] = request.param
+    with Redis(port=port, retry=retry, socket_timeout=TIMEOUT, protocol=2) as plain:
+        plain.connection_pool.connection_kwargs["parser_class"] = parser
         exchanger = Exchanger(plain.connection_pool)
         exchanger.keeps_connection = keeps
+        yield exchanger
+
+
+@pytest.fixture(params=PARSERS)
+def parser(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def exchanger(parser: type, keeps: bool, server: Server, client: Redis) -> Iterator[Exchanger]:
+    with exchanging(server.port, parser, keeps) as exchanger:
         yield exchanger
 
 
@@ -111,35 +120,25 @@ def test_a_server_that_has_closed_the_connection_meanwhile_costs_no_command(
         client.client_kill_filter(_type="normal", skipme=True)
 
 
-@pytest.mark.parametrize("parser", PARSERS)
 def test_a_server_that_closes_in_the_middle_of_a_reply_is_an_error(
     parser: type, keeps: bool
 ) -> None:
     whole = b"*2\r\n$2\r\nok\r\n$1\r\n1\r\n"
-    replies = [whole[:11], whole]
 
     def serve(listener: socket.socket) -> None:
-        for reply in replies:
-            peer = listener.accept()[0]
-            with peer:
+        for reply in (whole[:11], whole):
+            with listener.accept()[0] as peer:
                 while b"EVALSHA" not in (data := peer.recv(65_536)):
                     peer.sendall(b"+OK\r\n" * data.count(b"SETINFO"))
                 peer.sendall(reply)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        retry = Retry(NoBackoff(), 0)
-        port = listener.getsockname()[1]
-        with Redis(port=port, retry=retry, socket_timeout=5, protocol=2) as plain:
-            plain.connection_pool.connection_kwargs["parser_class"] = parser
-            exchanger = Exchanger(plain.connection_pool)
-            exchanger.keeps_connection = keeps
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as thread:
+        thread.submit(serve, listener)
+        with exchanging(listener.getsockname()[1], parser, keeps) as exchanger:
             with pytest.raises(redis.ConnectionError):
                 exchanger.exchange(frame("EVALSHA", "x"))
             assert exchanger.exchange(frame("EVALSHA", "x")) == [b"ok", b"1"]
             exchanger.give_back()
-        thread.join()
 
 
 # -- connections --
@@ -181,7 +180,6 @@ REPLIES = [
 ]
 
 
-@pytest.mark.parametrize("parser", [_HiredisParser, _RESP2Parser])
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: repr(reply[:12]))
 def test_replies_that_are_not_rediss(reply: bytes, parser: type) -> None:
     with (

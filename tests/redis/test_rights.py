@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from redis import Redis
 from support.calls import send
+from support.cli import unchanged
+from support.ledgers import items
 from support.rights import PASSWORD, USER, Prober, denials, set_user, user_of, without
-from support.servers import Server, contents
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.driver import Driver
@@ -44,10 +46,6 @@ SCRIPTS = {
 }
 
 
-def items(count: int, first: int = 0) -> list[bytes]:
-    return [number.to_bytes(20, "big") for number in range(first, first + count)]
-
-
 def make_claims(bloom: BloomFilter, found: list[bytes]) -> None:
     requests = ['{"url":"https://example.com"}'] * len(found)
     claim = claim_protocol.claim
@@ -56,7 +54,6 @@ def make_claims(bloom: BloomFilter, found: list[bytes]) -> None:
 
 def crawl(bloom: BloomFilter) -> None:
     """Do what a crawl does."""
-    bloom.open()
     bloom.add_many(items(3))
     bloom.add_many(items(4))
     make_claims(bloom, items(8, 100))
@@ -70,9 +67,8 @@ def crawl(bloom: BloomFilter) -> None:
     bloom.run(lambda s: deletion.note_windows(s, ["listing"]))
     send(bloom._driver, touches([bloom.session]))
     for worker in (OWNER, OTHER):
-        bloom.run(
-            partial(worker_protocol.heartbeat, member=f"{worker} {{}}", life=60, nonce=worker)
-        )
+        beat = partial(worker_protocol.heartbeat, member=f"{worker} {{}}", life=60, nonce=worker)
+        bloom.run(beat)
     found = bloom.run(worker_protocol.read_workers)
     bloom.run(partial(worker_protocol.remove_workers, entries=found.entries, nonce="n"))
     assert bloom.contains(items(5)) == [True] * 4 + [False]
@@ -245,23 +241,18 @@ def test_rights_that_are_taken_away_are_named(server: Server, client: Redis) -> 
     with granted(server) as user:
         bloom = BloomFilter(user, KEY, blocks=1)
         crawl(bloom)
-        before = contents(client)
         for rule, name in (
             ("-hget -hmget -hgetall", "HM?GET"),
             ("resetkeys", "'{k:0}:ring'"),
             ("-evalsha", "'evalsha' command"),
         ):
             client.execute_command("ACL", "SETUSER", USER, *rule.split())
-            for call in (
-                lambda: bloom.add(b"new"),
-                lambda: make_claims(bloom, items(3)),
-                bloom.info,
-            ):
-                with pytest.raises(RightsError, match=name) as error:
+            calls = (partial(bloom.add, b"new"), partial(make_claims, bloom, items(3)), bloom.info)
+            for call in calls:
+                with unchanged(client), pytest.raises(RightsError, match=name) as error:
                     call()
                 assert PASSWORD not in str(error.value)
             make_user(client)
-        assert contents(client) == before
 
 
 @pytest.mark.parametrize("key", ["k", "a*b?[c]\\d", "tab and q\"u'o\t", "k:\u00e9\u4e2d^-,;$"])
@@ -291,14 +282,12 @@ def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
     with granted(server) as user:
         bloom = BloomFilter(user, KEY, capacity=100, blocks=2, window="2 days", period="1 day")
         crawl(bloom)
-        before = contents(client)
-        with pytest.raises(RightsError) as error:
+        with unchanged(client), pytest.raises(RightsError) as error:
             bloom.run(ledger_protocol.check_rights)
         lacking = {*commands_for(rights.LEDGER).needed} - {*commands_for(CRAWL).needed}
         assert lacking
         assert f"the user 'crawler' may not run {', '.join(sorted(lacking))} on" in str(error.value)
         assert PASSWORD not in str(error.value)
-        assert contents(client) == before
         make_user(client, CRAWL, rights.LEDGER)
         keep_ledger(bloom)
         bloom.clear()
