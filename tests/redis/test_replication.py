@@ -1,18 +1,14 @@
 """``Driver.wait``: replicas that have what all clients have written before, on real servers."""
 
-import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
 from redis import Redis
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.retry import Retry
+from support.both import Both, use
 from support.outages import admin, stalled
 from support.replicas import with_replica, with_replicas
 from support.rights import PASSWORD, USER, user_of
@@ -20,51 +16,34 @@ from support.servers import Server
 from support.slots import SlotMove
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Wait
+from scrapy_bloom.bloom.protocol.scripts import Acknowledged, Call, Wait
 from scrapy_bloom.bloom.protocol.session import touches
 
 #: Milliseconds: long enough for a replica that is there, and for one that is not.
 LONG, SHORT = 4_000, 200
-Waits = Callable[[int, int], Acknowledged]
 
 
-def wait_with_asyncio(make: Callable[[], Any], calls: list[Any], wait: Wait) -> Acknowledged:
-    async def scenario() -> Acknowledged:
-        client = make()
-        driver = AsyncDriver(client, "redis", 20)
-        try:
-            return await driver.wait(calls, wait)
-        finally:
-            await driver.close()
+def wait_on(
+    url: str, kind: str, calls: list[Call], replicas: int = 1, milliseconds: int = LONG
+) -> Acknowledged:
+    """Wait on a connection that has written nothing before."""
+    found, wait = list[Acknowledged](), Wait(replicas, milliseconds)
 
-    return asyncio.run(scenario())
+    async def steps(both: Both) -> None:
+        if kind == "asyncio":
+            found.append(await both.other._driver.wait(calls, wait))
+        else:
+            found.append(both.bloom._driver.wait(calls, wait))
+
+    use(url, steps, timeout=20)
+    return found[0]
 
 
-@contextmanager
-def waiting(server: Server, kind: str, *, cluster: bool = False, **options: Any) -> Iterator[Waits]:
-    """Yield a function that waits on connections which have written nothing before."""
-    place = {"host": "127.0.0.1", "port": server.port, **options}
-    own, their = (
-        (redis.RedisCluster, redis.asyncio.RedisCluster)
-        if cluster
-        else (Redis, redis.asyncio.Redis)
-    )
-    with own(**place, retry=Retry(NoBackoff(), 0)) as client:
-        bloom = BloomFilter(client, "k", capacity=1_000)
-        bloom.open()
-        calls = touches([bloom.session])
-
-        def wait(replicas: int, milliseconds: int) -> Acknowledged:
-            one = Wait(replicas, milliseconds)
-            if kind == "asyncio":
-                make = lambda: their(**place, retry=AsyncRetry(NoBackoff(), 0))  # noqa: E731
-                return wait_with_asyncio(make, calls, one)
-            with own(**place, retry=Retry(NoBackoff(), 0)) as other:
-                return Driver(other).wait(calls, one)
-
-        yield wait
+def opened(client: Any) -> list[Call]:
+    """Open a filter; return calls that write to all of its blocks."""
+    bloom = BloomFilter(client, "k", capacity=1_000)
+    bloom.open()
+    return touches([bloom.session])
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +60,16 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_writes_of_other_connections_are_waited_for(pair: tuple[Server, Server], kind: str) -> None:
     """A WAIT alone counts those of its own connection only."""
     primary, replica = pair
-    with primary.client() as other, waiting(primary, kind) as wait:
+    with primary.client() as other:
+        wait = partial(wait_on, primary.url, kind, opened(other))
         other.script_flush()  # the first write is refused then, and must come before the WAIT too
-        assert wait(1, LONG) == Acknowledged(1)
+        assert wait() == Acknowledged(1)
         with stalled(replica):
             other.set("written", "by another connection")
             assert wait(1, SHORT) == Acknowledged(0)
             other.script_flush()
             assert wait(1, SHORT) == Acknowledged(0)
-        assert wait(1, LONG) == Acknowledged(1)
+        assert wait() == Acknowledged(1)
         assert wait(2, SHORT) == Acknowledged(1)
         assert not [key for key in other.keys() if b"touch" in key]
 
@@ -97,17 +77,15 @@ def test_writes_of_other_connections_are_waited_for(pair: tuple[Server, Server],
 def test_servers_without_replicas_and_users_who_may_not_wait(
     server: Server, client: Redis, kind: str
 ) -> None:
-    with waiting(server, kind) as wait:
-        assert wait(1, 1) == Acknowledged(0)
-        with admin(server, "CONFIG", "SET", "min-replicas-to-write", "0"):
-            client.config_set("min-replicas-to-write", 1)
-            with pytest.raises(StorageError, match="too few of its replicas are connected"):
-                wait(1, SHORT)
-    with (
-        user_of(server, "~*", "+@all", "-wait"),
-        waiting(server, kind, username=USER, password=PASSWORD) as wait,
-    ):
-        replicas, refusal = wait(1, LONG)
+    calls = opened(client)
+    assert wait_on(server.url, kind, calls, 1, 1) == Acknowledged(0)
+    with admin(server, "CONFIG", "SET", "min-replicas-to-write", "0"):
+        client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(StorageError, match="too few of its replicas are connected"):
+            wait_on(server.url, kind, calls)
+    with user_of(server, "~*", "+@all", "-wait"):
+        url = f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
+        replicas, refusal = wait_on(url, kind, calls)
     assert replicas == 0
     assert "wait" in refusal.lower()
     assert "permission" in refusal
@@ -122,15 +100,16 @@ def replicas(nodes: list[Server]) -> Iterator[list[Server]]:
 def test_the_primary_with_the_fewest_counts(
     cluster: redis.RedisCluster, nodes: list[Server], replicas: list[Server], kind: str
 ) -> None:
-    with waiting(nodes[0], kind, cluster=True) as wait:
-        for node in nodes:
-            with node.client() as client:
-                client.script_flush()
-        assert wait(1, LONG) == Acknowledged(1)
-        for replica in replicas:
-            with stalled(replica):
-                assert wait(1, SHORT) == Acknowledged(0)
-        assert wait(1, LONG) == Acknowledged(1)
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    wait = partial(wait_on, url, kind, opened(cluster))
+    for node in nodes:
+        with node.client() as client:
+            client.script_flush()
+    assert wait() == Acknowledged(1)
+    for replica in replicas:
+        with stalled(replica):
+            assert wait(1, SHORT) == Acknowledged(0)
+    assert wait() == Acknowledged(1)
 
 
 def test_a_block_that_moves_is_waited_for_on_its_new_node(
