@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from scrapy.settings import Settings
+from support.claims import OURS, THEIRS, A, B, C, claims
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.base import complete
@@ -22,23 +23,18 @@ from scrapy_bloom.crawl.server import Filters, Server
 from scrapy_bloom.fingerprinter import versioned
 from scrapy_bloom.settings import BloomSettings
 
-FIRST, SECOND, THIRD = b"1" * 20, b"2" * 20, b"3" * 20
-#: Of one spider: the tag comes second in an owner.
-OURS, THEIRS = "wtheshop-ours", "wtheshop-theirs"
-
 
 class Worker:
     """Applies jobs to a filter."""
 
     def __init__(self, client: Redis, **options: Any) -> None:
-        self._client = client
         self.bloom = BloomFilter(client, "k", **{"capacity": 1_000, "blocks": 1, **options})
         self.server = Server(Filters({"default": self.bloom}, Connection(client, "")))
         self.server.identify(complete(self.server.ask_id()))
         settings = BloomSettings.from_scrapy(Settings(), "shop")
         here: Any = None  # nothing is reported
         context = Context(settings, here, here, Runtime(), self.server, LocalState(0, 1.0))
-        owner = ClaimOwner(OURS, OURS, RetryPolicy("-theshop", 1_000, 5))
+        owner = ClaimOwner(OURS, OURS, RetryPolicy("-the-shop", 1_000, 5))
         self._applier = JobApplier(context, owner)
 
     def claim(self, item: bytes, owner: str, request: str = "{}") -> None:
@@ -51,15 +47,6 @@ class Worker:
         request = "{}" * (kind in (JobKind.CLAIM, JobKind.FAIL))
         job = Job(kind, "default", item, request, page=field_of(page) if page else "")
         return complete(self._applier.apply([job]))
-
-    def stored(self, item: bytes) -> str:
-        """Return a claim as it is stored; "" for none."""
-        claim = self._client.hget("{k:0}:claims", field_of(item))
-        return claim.decode() if isinstance(claim, bytes) else ""
-
-    def owner(self, item: bytes) -> str:
-        """Return the owner of a claim."""
-        return self.stored(item).split()[0]
 
 
 @pytest.fixture
@@ -76,46 +63,49 @@ def test_a_page_is_left_for_later_if_another_worker_may_lose_a_request_of_its(
 
     So is a page that has waited for that one: unit/test_jobs.py.
     """
-    worker.claim(FIRST, owner, "{}" if is_kept else "")
-    worker.claim(SECOND, OURS)
-    worker.apply(JobKind.CLAIM, FIRST, page=SECOND)
-    worker.apply(JobKind.CONFIRM, SECOND)
-    assert (SECOND in worker.bloom) is is_kept
-    assert worker.owner(FIRST) == owner
+    worker.claim(A, owner, "{}" if is_kept else "")
+    worker.claim(B, OURS)
+    worker.apply(JobKind.CLAIM, A, page=B)
+    worker.apply(JobKind.CONFIRM, B)
+    assert (B in worker.bloom) is is_kept
+    assert claims(worker.bloom)[A.hex()].owner == owner
 
 
 def test_a_failed_page_whose_claim_is_lost_is_tried_again(worker: Worker) -> None:
     """Another server has taken over without it. Not one that is crawled, or another worker's."""
-    worker.bloom.add(SECOND)
-    worker.claim(THIRD, THEIRS)
-    for item in (FIRST, SECOND, THIRD):
+    worker.bloom.add(B)
+    worker.claim(C, THEIRS)
+    for item in (A, B, C):
         worker.apply(JobKind.FAIL, item)
-    assert worker.stored(FIRST).startswith("-theshop ")
-    assert worker.stored(FIRST).endswith(" 1 {}")
-    assert (worker.stored(SECOND), worker.owner(THIRD)) == ("", THEIRS)
+    found = claims(worker.bloom)
+    assert {field: claim.owner for field, claim in found.items()} == {
+        A.hex(): "-the-shop",
+        C.hex(): THEIRS,
+    }
+    assert (found[A.hex()].attempt, found[A.hex()].length) == (1, len("{}"))
 
 
 # -- versions --
 
-VERSION = versioned(FIRST, b"2026-01-02")
+VERSION = versioned(A, b"2026-01-02")
 
 
 def test_a_version_and_its_url_are_recorded_together_or_not_at_all(worker: Worker) -> None:
     """Only if the page is confirmed by who has claimed the version."""
-    other = versioned(THIRD, b"2026-01-02")
+    other = versioned(C, b"2026-01-02")
     worker.claim(other, THEIRS)
     for version in (VERSION, other):
         worker.apply(JobKind.CONFIRM, version)
-    assert not any(worker.bloom.contains([VERSION, FIRST, other, THIRD]))
+    assert not any(worker.bloom.contains([VERSION, A, other, C]))
     for kind in (JobKind.DONE, JobKind.RELEASE, JobKind.FAIL, JobKind.CLAIM):
         worker.claim(VERSION, OURS)
         worker.apply(kind, VERSION)
-        assert worker.bloom.contains([VERSION, FIRST]) == [False, False], kind
-    for kind, page in ((JobKind.CONFIRM, SECOND), (JobKind.RECORD, THIRD)):
+        assert worker.bloom.contains([VERSION, A]) == [False, False], kind
+    for kind, page in ((JobKind.CONFIRM, B), (JobKind.RECORD, C)):
         crawled = versioned(page, b"2026-01-02")
         worker.claim(crawled, OURS)
         worker.apply(kind, crawled)
-        assert worker.bloom.contains([crawled, page, FIRST]) == [True, True, False]
+        assert worker.bloom.contains([crawled, page, A]) == [True, True, False]
 
 
 def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(
@@ -127,9 +117,9 @@ def test_the_url_is_recorded_with_the_next_pages_if_the_server_failed(
         patch.setattr(apply_jobs, "renew", fail)
         with pytest.raises(StorageError):
             worker.apply(JobKind.CONFIRM, VERSION)
-    assert worker.bloom.contains([VERSION, FIRST]) == [True, False]
+    assert worker.bloom.contains([VERSION, A]) == [True, False]
     worker.apply(JobKind.CONFIRM, VERSION)
-    assert worker.bloom.contains([VERSION, FIRST]) == [True, True]
+    assert worker.bloom.contains([VERSION, A]) == [True, True]
 
 
 def fail(*_: object, **__: object) -> None:

@@ -12,14 +12,13 @@ import pytest
 import redis
 from redis import Redis
 from scrapy.settings import Settings
+from support.answering import SECRET
 from support.polling import until_it_works
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server, free_port
 
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError, explain
-
-SECRET = "S3CRET"
 
 
 def arguments(client: Redis) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def test_servers_without_replicas_and_users_who_may_not_wait(
     with admin(server, "CONFIG", "SET", "min-replicas-to-write", "0"):
         client.config_set("min-replicas-to-write", 1)
         with pytest.raises(StorageError, match="too few of its replicas are connected"):
-            wait_on(server.url, kind, calls)
+            wait_on(server.url, kind, calls, 1, SHORT)
     with user_of(server, "~*", "+@all", "-wait"):
         url = f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
         replicas, refusal = wait_on(url, kind, calls)

@@ -298,7 +298,7 @@ def test_the_rights_of_a_ledger_are_enough_and_missing_ones_are_named(
 
 
 def test_filters_that_are_combined_or_deleted_need_more(server: Server, client: Redis) -> None:
-    """Files: test_cli_acl.py."""
+    """Files: test_cli.py."""
     crawl(BloomFilter(client, KEY, capacity=1_000, blocks=2))
     with granted(server) as user:
         bloom = BloomFilter(user, KEY)

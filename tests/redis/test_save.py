@@ -5,6 +5,7 @@ import random
 import re
 import tracemalloc
 from collections.abc import Iterator
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +101,14 @@ def test_whatever_happens_meanwhile_what_is_still_seen_is_in_the_file(
             elif event in ("rotate", "clear"):
                 getattr(other, event)()
             elif event == "lose":
-                for key in sorted(client.keys(b"*[0-9].[0-9]"))[:1]:
-                    client.delete(key)
+                client.delete(min(client.keys(b"*[0-9].[0-9]"), default=b"none"))
 
         data = saved(bloom, happen)
         assert [ring.block for ring, _, _ in read(data)] == [0, 1, 2, 3]
-        still = [
-            url for url, seen in zip(URLS[:600], other.contains(URLS[:600]), strict=True) if seen
-        ]
+        still = other.contains(URLS[:600])
         if "lose" not in events:  # else what is lost is noticed by whoever asks
             copy = BloomFilter.load(client, "copy", io.BytesIO(data))
-            assert copy.contains(still) == [True] * len(still)
+            assert all(map(ge, copy.contains(URLS[:600]), still))
 
 
 # -- what is lost --

@@ -73,12 +73,7 @@ def filter_at(url: str, parser: type = _HiredisParser, **params: Any) -> Iterato
     with closing(connect(url, timeout=PATIENCE, params=params)) as connection:
         connection.client.connection_pool.connection_kwargs["parser_class"] = parser
         yield BloomFilter(
-            connection.client,
-            KEY,
-            capacity=1_000,
-            window="2 months",
-            label=connection.label,
-            timeout=PATIENCE,
+            connection.client, KEY, capacity=1_000, window="2 months", timeout=PATIENCE
         )
 
 

@@ -16,10 +16,10 @@ PATIENCE = 10.0
 class Both:
     """The filters; they are not open yet."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timeout: float) -> None:
         self.connection = connection
-        self.bloom = BloomFilter(connection.client, "k", timeout=PATIENCE)
-        self.other = AsyncBloomFilter(connection.open_async(), "k", timeout=PATIENCE)
+        self.bloom = BloomFilter(connection.client, "k", timeout=timeout)
+        self.other = AsyncBloomFilter(connection.open_async(), "k", timeout=timeout)
 
     async def close(self) -> None:
         await self.other._client.aclose()
@@ -47,11 +47,11 @@ async def add_by_both(both: Both) -> None:
 
 
 def use(url: str, steps: Steps = add_by_both, timeout: float = PATIENCE, **params: Any) -> None:
-    """Await a test's steps with clients of an address, which wait so long for a reply."""
+    """Await a test's steps with clients of an address, in one event loop."""
 
     async def run() -> None:
         with closing(connect(url, timeout=timeout, params=params)) as connection:
-            both = Both(connection)
+            both = Both(connection, timeout)
             try:
                 await steps(both)
             finally:
