@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from support.calls import script_calls
 from support.processes import clean
 from support.saving import watched
 from support.servers import Server
@@ -40,28 +41,20 @@ def claim_in_lock_step(url: str) -> list[bool]:
         return verdicts
 
 
-def commands(client: Redis) -> int:
-    """Return the commands that clients have sent to run a script."""
-    counts = client.info("commandstats")
-    return sum(
-        counts[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in counts
-    )
-
-
 def test_eight_processes_in_lock_step_never_agree_on_new(server: Server, client: Redis) -> None:
     """Every URL is new exactly once, in one command a call."""
     bloom = BloomFilter(client, "shared", capacity=10_000, error_rate=1e-6)
     bloom.open()
     bloom.contains(["load the script"])
     bloom.add("load the script")
-    client.config_resetstat()
+    before = script_calls(client)
     with clean.Pool(PROCESSES, inherit, [clean.Barrier(PROCESSES)]) as pool:
         verdicts = pool.map(claim_in_lock_step, [server.url] * PROCESSES, chunksize=1)
     assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
     assert all(sum(row) > 0 for row in verdicts), "they were not in lock step"
     # At open: the header, the rights on 16 blocks, 16 rings, and the header again, to be kept. Then
     # one command per call.
-    assert commands(client) == PROCESSES * (1 + 16 + 16 + 1 + len(URLS))
+    assert script_calls(client) - before == PROCESSES * (1 + 16 + 16 + 1 + len(URLS))
 
 
 def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(client: Redis) -> None:

@@ -5,6 +5,7 @@ import sys
 import time
 import traceback
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,14 +190,11 @@ def test_a_class_of_the_users_own() -> None:
 
 
 def test_a_function_that_makes_clients_has_no_asyncio_client(
-    caplog: pytest.LogCaptureFixture, server: Server
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It may connect to another server than the address names, as Sentinel's ``master_for``."""
-
-    def elsewhere(**given: Any) -> Redis:
-        return Redis(**{**given, "host": "127.0.0.1", "port": server.port})
-
     caplog.set_level("INFO")
+    elsewhere = partial(Redis)
     with closing(connect("redis://h", params={"redis_cls": elsewhere})) as connection:
         assert connection.open_async() is None
         assert "lookups block the crawl" in caplog.text

@@ -1,7 +1,6 @@
 """Counting filters on real servers: what is added can be discarded, and nothing else goes too."""
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,17 +24,11 @@ PRESENT, ABSENT = [True], [False]
 #: What a counter stays at once it was reached: how many it stands for is not known any more.
 SATURATED = (1 << COUNTER_BITS) - 1
 SEEDS = (3, 1_415, 92_653, 589_793)
-Connect = Callable[..., BloomFilter]
 
 
-@pytest.fixture
-def connect(client: Redis) -> Connect:
-    """Connects to the filter "k", which counts, if it is created, unless otherwise said."""
-
-    def connect(**options: Any) -> BloomFilter:
-        return BloomFilter(client, "k", **{"counting": True, "blocks": 2} | options)
-
-    return connect
+def connect(client: Redis, **options: Any) -> BloomFilter:
+    """Connect to the filter "k", which counts, if it is created, unless otherwise said."""
+    return BloomFilter(client, "k", **{"counting": True, "blocks": 2} | options)
 
 
 def add(bloom: BloomFilter, *items: bytes, if_absent: bool = False) -> str:
@@ -65,20 +58,20 @@ def counters(client: Redis, block: int = 0, layer: str = "0.0") -> list[int]:
 # -- adding, claiming, discarding --
 
 
-def test_a_false_positive_that_is_added_is_counted(connect: Connect) -> None:
+def test_a_false_positive_that_is_added_is_counted(client: Redis) -> None:
     """Else what is discarded for it would be others'."""
-    bloom = connect(capacity=10, error_rate=0.5, blocks=1, growth=0)
+    bloom = connect(client, capacity=10, error_rate=0.5, blocks=1, growth=0)
     add(bloom, *MANY[:10])
     wrong = next(item for item in MANY[10:] if item in bloom)
-    bloom = connect(blocks=1, growth=2)
+    bloom = connect(client, blocks=1, growth=2)
     assert add(bloom, wrong) == SEEN
     assert len(bloom) == 11
     assert discard(bloom, wrong) == PRESENT
     assert bloom.contains(MANY[:10]) == [True] * 10
 
 
-def test_a_saturated_counter_is_never_decremented(connect: Connect, client: Redis) -> None:
-    bloom = connect(blocks=1, seeds=SEEDS, capacity=1_000, error_rate=0.01)
+def test_a_saturated_counter_is_never_decremented(client: Redis) -> None:
+    bloom = connect(client, blocks=1, seeds=SEEDS, capacity=1_000, error_rate=0.01)
     add(bloom, *[A] * (SATURATED + 5), *[B] * (SATURATED - 1))
     assert sorted(set(counters(client))) == [0, SATURATED - 1, SATURATED]
     assert discard(bloom, *[A] * 30) == PRESENT * 30
@@ -89,10 +82,8 @@ def test_a_saturated_counter_is_never_decremented(connect: Connect, client: Redi
     assert len(bloom) == SATURATED + 5
 
 
-def test_an_item_with_one_offset_twice_counts_it_twice_and_back(
-    connect: Connect, client: Redis
-) -> None:
-    bloom = connect(blocks=1, seeds=SEEDS, capacity=20, error_rate=0.1)
+def test_an_item_with_one_offset_twice_counts_it_twice_and_back(client: Redis) -> None:
+    bloom = connect(client, blocks=1, seeds=SEEDS, capacity=20, error_rate=0.1)
     item = next(item for item in MANY if len(set(places(bloom, item))) < len(SEEDS))
     expected = Counter(places(bloom, item))
     assert add(bloom, item, item) == NEW + SEEN
@@ -107,14 +98,12 @@ def test_an_item_with_one_offset_twice_counts_it_twice_and_back(
 
 
 @pytest.mark.parametrize("seeds", [1, 3, 5, 30])
-def test_an_item_is_absent_if_any_of_its_counters_is_zero(
-    connect: Connect, client: Redis, seeds: int
-) -> None:
+def test_an_item_is_absent_if_any_of_its_counters_is_zero(client: Redis, seeds: int) -> None:
     """They are read by four at first."""
     rate = 1e-6 if seeds > 20 else 0.3
     for number in range(seeds):
         client.flushall()
-        bloom = connect(blocks=1, seeds=seeds, capacity=1_000, error_rate=rate)
+        bloom = connect(client, blocks=1, seeds=seeds, capacity=1_000, error_rate=rate)
         assert add(bloom, A, A) == NEW + SEEN
         zero = "SET", "u4", f"#{places(bloom, A)[number]}", 0
         client.execute_command("BITFIELD", "{k:0}:0.0", *zero)
@@ -132,8 +121,8 @@ def test_an_item_is_absent_if_any_of_its_counters_is_zero(
 # -- generations and layers --
 
 
-def test_a_full_layer_that_cannot_grow_counts_nothing_and_hides_nothing(connect: Connect) -> None:
-    bloom = connect(blocks=1, capacity=10, growth=0)
+def test_a_full_layer_that_cannot_grow_counts_nothing_and_hides_nothing(client: Redis) -> None:
+    bloom = connect(client, blocks=1, capacity=10, growth=0)
     assert add(bloom, *MANY[:10]) == NEW * 10
     assert add(bloom, MANY[0], MANY[10], MANY[10]) == UNCOUNTED + UNRECORDED * 2
     assert claims(bloom, MANY[0], MANY[10]) == SEEN + UNRECORDED
@@ -144,8 +133,8 @@ def test_a_full_layer_that_cannot_grow_counts_nothing_and_hides_nothing(connect:
     assert bloom.contains([MANY[0], MANY[3], MANY[10]]) == [True, False, True]
 
 
-def test_what_is_seen_and_has_no_room_grows_the_filter(connect: Connect) -> None:
-    bloom = connect(blocks=1, capacity=5)
+def test_what_is_seen_and_has_no_room_grows_the_filter(client: Redis) -> None:
+    bloom = connect(client, blocks=1, capacity=5)
     assert add(bloom, *[A] * 5, B) == NEW + SEEN * 4 + NEW
     assert add(bloom, *[A] * 12) == SEEN * 12
     assert len(bloom.session.held[0].ring.layers) == 3
@@ -153,11 +142,11 @@ def test_what_is_seen_and_has_no_room_grows_the_filter(connect: Connect) -> None
     assert len(bloom) == 1
 
 
-def test_clients_that_others_have_overtaken_count_in_all_generations(
-    connect: Connect, client: Redis
-) -> None:
+def test_clients_that_others_have_overtaken_count_in_all_generations(client: Redis) -> None:
     """Each call is by a client whose rings are old; the last ones find a generation lost."""
-    clients = [connect(window="3 runs", run="a", capacity=20, error_rate=1e-9) for _ in range(3)]
+    clients = [
+        connect(client, window="3 runs", run="a", capacity=20, error_rate=1e-9) for _ in range(3)
+    ]
     one, two, three = clients
     for bloom in clients:
         bloom.open()
@@ -182,8 +171,8 @@ def test_clients_that_others_have_overtaken_count_in_all_generations(
 # -- other filters --
 
 
-def test_nothing_is_discarded_from_a_filter_that_does_not_count(connect: Connect) -> None:
-    plain = connect(counting=None)
+def test_nothing_is_discarded_from_a_filter_that_does_not_count(client: Redis) -> None:
+    plain = connect(client, counting=None)
     assert add(plain, A, A) == NEW + SEEN
     with pytest.raises(ConfigurationError, match=r"filter 'k', which does not count .*`counting`"):
         discard(plain, A)

@@ -27,7 +27,7 @@ from support.installing import (
     outcome,
     put_file,
 )
-from support.outages import full, stalled
+from support.outages import admin, stalled
 from support.saving import Between, watched
 from support.servers import Server, contents
 
@@ -131,24 +131,17 @@ def test_a_header_that_arrives_late_finds_nothing(client: Redis, data: bytes) ->
     pytest.fail("it does not end")
 
 
-def before(name: str, what: Callable[[], object]) -> Between:
-    """Do something before a script is called for the first time."""
-    done = list[bool]()
-
-    def between(calls: list[Call]) -> None:
-        if not done and calls[0].script.name == name:
-            done.append(True)
-            what()
-
-    return between
-
-
 @pytest.mark.parametrize("script", ["allocate", "write_range", "create"])
 def test_a_server_that_is_out_of_memory_says_so_and_nothing_is_left(
     server: Server, client: Redis, put: Put, script: str
 ) -> None:
-    with ExitStack() as stack, pytest.raises(StorageError, match="memory"):
-        put(client, before(script, lambda: stack.enter_context(full(server))))
+    def fill(calls: list[Call]) -> None:
+        if calls[0].script.name == script:
+            client.config_set("maxmemory", 1)
+
+    undo = ("CONFIG", "SET", "maxmemory", "0")
+    with admin(server, *undo), pytest.raises(StorageError, match="memory"):
+        put(client, fill)
     assert client.keys(NEW) == []
 
 

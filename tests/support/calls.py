@@ -26,6 +26,12 @@ def send_text(client: Any, call: Call) -> Any:
     return client.execute_command(*call.command(by_text=True), **UNDECODED if call.binary else {})
 
 
+def script_calls(client: Any) -> int:
+    """Return how many calls of scripts a server has carried out."""
+    stats = client.info("commandstats")
+    return sum(about["calls"] for name, about in stats.items() if "_eval" in name)
+
+
 def carry_out(driver: Driver, steps: Operation[Any], count: int) -> None:
     """Send the first calls of an operation, one by one, and none after them."""
     with suppress(StopIteration):
