@@ -134,24 +134,6 @@ def test_what_is_not_united_can_be_copied(client: Redis, options: dict[str, Any]
     assert one.copy("copy").approx_len() == pytest.approx(50, rel=0.2)
 
 
-def test_a_copy_is_the_same_under_another_id(client: Redis) -> None:
-    one = BloomFilter(client, "one", capacity=300, window="3 days", period="1 day")
-    for number in range(3):
-        one.extend(items(range(500 * number, 500 * number + 500)))
-        one.rotate()
-    made = one.copy("copy")
-    assert made.open().id != one.open().id
-    assert len(made) == len(one)
-    assert made.info().generations == one.info().generations
-    for block in range(one.blocks):
-        for layer in one.session.held[block].ring.layers:
-            keys = [each.session.keys.layer(block, layer.name) for each in (one, made)]
-            assert client.get(keys[0]) == client.get(keys[1])
-            assert client.ttl(keys[0]) == pytest.approx(client.ttl(keys[1]), abs=2)
-    made.add("only here")
-    assert "only here" not in one
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [

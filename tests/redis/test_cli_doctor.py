@@ -83,10 +83,8 @@ def saving(client: Redis) -> Iterator[None]:
 
 
 @pytest.fixture
-def doctor(shop: Call) -> Call:
-    return lambda *arguments, **settings: shop(
-        "doctor", "--json", *arguments, **{**OURS, **settings}
-    )
+def doctor(shop: Call, saving: None) -> Call:
+    return lambda **settings: shop("doctor", "--json", **{**OURS, **settings})
 
 
 @pytest.mark.each_server(others="slow")
@@ -105,7 +103,6 @@ def test_a_good_project_is_fine_and_a_missing_filter_is_no_problem(
     assert {*states(done).values()} == {"fine"}
 
 
-@pytest.mark.usefixtures("saving")
 def test_stored_and_set_differ(doctor: Call, client: Redis) -> None:
     bloom = BloomFilter(client, KEY, capacity=1000, window="3 months", fingerprinter="other.Class")
     bloom.extend(fingerprints(URLS))
@@ -134,7 +131,6 @@ def test_a_server_that_is_down_is_the_finding_and_the_rest_is_checked(doctor: Ca
     assert doctor(BLOOM_REDIS_URL=url, spiders=(Shop, Own)).json["problems"] == 1
 
 
-@pytest.mark.usefixtures("saving")
 def test_wrong_settings_are_the_findings_all_of_them(doctor: Call) -> None:
     wrong = {"BLOOM_CAPACITY": "many", "BLOOM_CAPACTIY": 7, "BLOOM_FLUSH": "never"}
     found = problems(doctor(**wrong))
@@ -162,7 +158,6 @@ def test_each_spider_is_checked_and_named(call: Call, server: Server) -> None:
     assert call("doctor", "--spider", "nobody", **project).code == 2
 
 
-@pytest.mark.usefixtures("saving")
 @pytest.mark.parametrize(
     ("settings", "check", "text"),
     [
@@ -196,24 +191,23 @@ def test_what_is_wrong_with_a_project(
 
 
 def test_what_is_wrong_with_a_server(doctor: Call, client: Redis) -> None:
-    assert "neither AOF nor snapshots" in problems(doctor())["persistence"][0]
-    with option(client, "save", "3600 1"):
-        with option(client, "maxmemory-policy", "volatile-lru"):
-            assert problems(doctor()) == {}
-            found = problems(doctor(BLOOM_RECRAWL_AFTER="1 day"))
-            assert "policy is volatile-lru" in found["eviction"][0]
-        with option(client, "maxmemory", "20mb"):
-            found = problems(doctor(BLOOM_CAPACITY="100M"))
-            assert "more at full capacity, and maxmemory leaves the server" in found["memory"][0]
-        # Claims that nothing takes over.
-        BloomFilter(client, KEY).open()
-        client.hset(f"{{{KEY}:0}}:claims", "x", "y")
+    with option(client, "save", ""):
+        assert "neither AOF nor snapshots" in problems(doctor())["persistence"][0]
+    with option(client, "maxmemory-policy", "volatile-lru"):
         assert problems(doctor()) == {}
-        found = problems(doctor(**SHARED, BLOOM_REMEMBER="scheduled"))
-        assert "1 request is claimed" in found[f"filter {KEY}"][0]
+        found = problems(doctor(BLOOM_RECRAWL_AFTER="1 day"))
+        assert "policy is volatile-lru" in found["eviction"][0]
+    with option(client, "maxmemory", "20mb"):
+        found = problems(doctor(BLOOM_CAPACITY="100M"))
+        assert "more at full capacity, and maxmemory leaves the server" in found["memory"][0]
+    # Claims that nothing takes over.
+    BloomFilter(client, KEY).open()
+    client.hset(f"{{{KEY}:0}}:claims", "x", "y")
+    assert problems(doctor()) == {}
+    found = problems(doctor(**SHARED, BLOOM_REMEMBER="scheduled"))
+    assert "1 request is claimed" in found[f"filter {KEY}"][0]
 
 
-@pytest.mark.usefixtures("saving")
 def test_rights_that_are_missing(doctor: Call, server: Server) -> None:
     url = f"unix://{USER}:{PASSWORD}@{server.socket}"
     with user_of(server, "~*", "+@all", "-hset"):

@@ -12,10 +12,11 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.both import Both, add_by_both, use
-from support.embedding import alive, client_of, come_and_go, finish, gone, pid_of, start_user
+from support.embedding import alive, client_of, come_and_go, finish, gone, kill, pid_of, start_user
 
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connection import connect
@@ -171,20 +172,20 @@ def test_a_missing_extra_and_a_platform_without_binary_are_named(
         EmbeddedServer.attach(data_dir)
 
 
-@pytest.mark.parametrize("binary", ["false", "no-such-file", "refuses"])
+@pytest.mark.parametrize(
+    ("text", "named"), [("exit 1", ""), ("", ""), ("exec {} --no-such-option 1", "no-such-option")]
+)
 def test_a_binary_that_does_not_run_is_reported(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch, binary: str
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: str
 ) -> None:
-    genuine = embedded.binary()
-    script = data_dir.with_name("refuses")
-    script.write_text(f"#!/bin/sh\nexec {genuine} --no-such-option 1\n")
-    script.chmod(0o700)
-    found = {"false": shutil.which("false"), "refuses": str(script)}.get(binary, f"/{binary}")
-    monkeypatch.setattr(embedded, "binary", lambda: found)
-    with pytest.raises(StorageError, match="does not start") as caught:
+    """Or that is not there."""
+    script = data_dir.with_name("server")
+    if text:
+        script.write_text(f"#!/bin/sh\n{text.format(embedded.binary())}\n")
+        script.chmod(0o700)
+    monkeypatch.setattr(embedded, "binary", lambda: str(script))
+    with pytest.raises(StorageError, match=f"(?s)does not start.*{named}"):
         EmbeddedServer.attach(data_dir)
-    if binary == "refuses":
-        assert "no-such-option" in str(caught.value)
     assert embedded.is_free(data_dir / "users.lock")
 
 
@@ -196,23 +197,22 @@ def test_a_directory_that_others_can_use_is_refused(data_dir: Path) -> None:
     assert not [*data_dir.iterdir()]
 
 
-@pytest.mark.parametrize("trouble", ["mode", "owner", "symlink", "file"])
+@pytest.mark.parametrize(
+    ("make", "other"),
+    [
+        (lambda path: (path.mkdir(), path.chmod(0o777)), 0),
+        (lambda path: path.write_text(""), 0),
+        (lambda path: path.symlink_to(path.parent, target_is_directory=True), 0),
+        (lambda path: path.mkdir(mode=0o700), 1),
+    ],
+    ids=["mode", "file", "symlink", "owner"],
+)
 def test_an_unsafe_socket_directory_is_refused(
-    data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+    data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch, make: Any, other: int
 ) -> None:
-    directory = own_tmp / f"scrapy-bloom-{os.geteuid()}"
-    if trouble == "mode":
-        directory.mkdir()
-        directory.chmod(0o777)
-    elif trouble == "owner":
-        owner = os.geteuid()
-        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-        (own_tmp / f"scrapy-bloom-{owner + 1}").mkdir(mode=0o700)
-    elif trouble == "file":
-        directory.write_text("")
-    else:
-        (own_tmp / "elsewhere").mkdir(mode=0o700)
-        directory.symlink_to(own_tmp / "elsewhere", target_is_directory=True)
+    user = os.geteuid() + other
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    make(own_tmp / f"scrapy-bloom-{user}")
     with pytest.raises(StorageError, match=r"socket|0700"):
         EmbeddedServer.attach(data_dir)
     assert is_free(data_dir / "server.lock")
@@ -224,12 +224,10 @@ def test_an_unsafe_socket_directory_is_refused(
 def test_a_server_that_is_killed_has_all_but_the_last_writes(data_dir: Path) -> None:
     """A write that waits for a slow disk's fsync is acknowledged before it is in the log."""
     server = EmbeddedServer.attach(data_dir)
-    pid = pid_of(server)
     with closing(client_of(server)) as client:
         for number in range(1_000):
             client.setbit("bits", number, 1)
-    os.kill(pid, signal.SIGKILL)
-    assert gone(pid)
+    kill(server)
     assert server.socket_path.exists()
     again = EmbeddedServer.attach(data_dir)
     with closing(client_of(again)) as client:
@@ -248,8 +246,7 @@ def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
         pid = pid_of(server)
         both.connection.restart()
         assert pid_of(server) == pid
-        os.kill(pid, signal.SIGKILL)
-        assert gone(pid)
+        kill(server)
         with pytest.raises(StorageError, match=r"is not there|closed the connection"):
             both.bloom.add("c")
         await asyncio.to_thread(both.connection.restart)
@@ -264,10 +261,8 @@ def test_it_is_restarted_where_clients_look_for_it(
     data_dir: Path, own_tmp: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     with closing(connect(f"embedded:{data_dir}")) as connection:
-        server = connection._server
-        assert server is not None
-        os.kill(pid := pid_of(server), signal.SIGKILL)
-        assert gone(pid)
+        assert connection._server is not None
+        kill(connection._server)
         if trouble == "deleted":
             shutil.rmtree(data_dir)
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from support import ledgers
 from support.calls import send
 from support.cli import unchanged
 from support.ledgers import items
@@ -29,7 +30,6 @@ from scrapy_bloom.bloom.protocol import (
     worker_protocol,
 )
 from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.bloom.protocol.ledger_protocol import Kept
 from scrapy_bloom.bloom.protocol.rights import CALLS, CRAWL, Rules, commands_for
 from scrapy_bloom.bloom.protocol.scripts import WRITES, Call, commands_in, load
 from scrapy_bloom.bloom.protocol.session import touches
@@ -78,25 +78,21 @@ def crawl(bloom: BloomFilter) -> None:
 def keep_ledger(bloom: BloomFilter) -> None:
     """Do what a crawl with a ledger does in addition, and list what is missing."""
     bloom.run(ledger_protocol.check_rights)
-    found, gone = items(3, 300), items(3, 310)
-    make_claims(bloom, [*found, *gone])
-    confirm = partial(claim_protocol.confirm, owners=(OWNER,))
-    for pages, missing in ((found, {}), (gone, dict.fromkeys(gone, "HTTP 404"))):
-        kept = Kept("shop", missing)
-        add = partial(ledger_protocol.add_failed, items=pages, owners=[OWNER], kept=kept, tries=0)
-        assert bloom.run(add) == 3
-        bloom.run(partial(confirm, items=pages, kept=kept))
+    for pages, missing in ((items(3, 300), ""), (items(3, 310), "HTTP 404")):
+        ledgers.claim(bloom, pages)
+        assert ledgers.add(bloom, pages, missing) == 3
+        ledgers.crawl(bloom, pages, missing=missing)
     bloom.run(ledger_protocol.to_pack)
     noted = 0
     for block in bloom.session.held:
-        noted += len(bloom.run(partial(ledger_protocol.missing, block=block, count=9)))
-        entries = bloom.run(partial(ledger_protocol.read, block=block))
+        noted += len(ledgers.missing_in(bloom, block))
+        entries = ledgers.entries_of(bloom, block)
         read = [entry for text in entries.texts if (entry := LedgerEntry.parse(text))]
         chunks = [replace(one, time=1) for one in chunks_of(bloom.session.held[block].ring, read)]
         pack = partial(ledger_protocol.pack, entries=entries, chunks=chunks, nonce="1")
         assert not read or bloom.run(partial(pack, block=block))
     assert noted == 3
-    due = bloom.run(partial(ledger_protocol.due, tag="shop"))
+    due = bloom.run(ledgers.DUE)
     assert due
     listed = bloom.run(partial(ledger_protocol.chunks, tag="shop"))
     for block, member in listed.members:

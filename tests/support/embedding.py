@@ -1,5 +1,7 @@
 """Users of an embedded server, and whether it runs."""
 
+import os
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -31,6 +33,11 @@ def client_of(server: EmbeddedServer) -> redis.Redis:
 def pid_of(server: EmbeddedServer) -> int:
     with closing(client_of(server)) as client:
         return int(client.info("server")["process_id"])
+
+
+def kill(server: EmbeddedServer) -> None:
+    os.kill(pid := pid_of(server), signal.SIGKILL)
+    assert gone(pid)
 
 
 def gone(pid: int) -> bool:

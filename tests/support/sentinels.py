@@ -146,12 +146,11 @@ class ScriptedSentinel(socketserver.ThreadingTCPServer):
 
     Attributes:
         names: the port that it names as the primary's; 0 for none.
-        received: the commands.
     """
 
     def __init__(self, names: int) -> None:
         super().__init__(("127.0.0.1", 0), _Script)
-        self.names, self.received = names, list[list[bytes]]()
+        self.names = names
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
     @property
@@ -187,5 +186,4 @@ class _Script(socketserver.StreamRequestHandler):
                 self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2]
                 for _ in range(int(header[1:]))
             ]
-            self.server.received.append(words)
             self.wfile.write(self.server.reply(words[0]))
