@@ -119,7 +119,8 @@ def _headline(medians: dict[str, float]) -> str:
 
 
 def _client(stack: ExitStack, server: Server) -> redis.Redis:
-    return stack.enter_context(stack.enter_context(server).client())
+    client: redis.Redis = stack.enter_context(stack.enter_context(server).client())
+    return client
 
 
 def _table(medians: dict[str, float]) -> Table:

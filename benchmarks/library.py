@@ -154,8 +154,15 @@ def _contestants(
 
 
 def _ours(client: redis.Redis, blocks: int, count: int) -> Contestant:
-    parameters = {"capacity": count, "seeds": NUM_HASHES, "error_rate": ERROR_RATE, "growth": 0}
-    bloom = BloomFilter(client, "ours", blocks=blocks, **parameters)
+    bloom = BloomFilter(
+        client,
+        "ours",
+        blocks=blocks,
+        capacity=count,
+        seeds=NUM_HASHES,
+        error_rate=ERROR_RATE,
+        growth=0,
+    )
     bloom.open()
     name = f"scrapy-bloom {version('scrapy-bloom')}, {blocks} block{'s' * (blocks > 1)}"
     return Contestant(name, bloom.add_many, bloom.contains, client)

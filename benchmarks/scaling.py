@@ -244,7 +244,7 @@ def _claimed_memory(nodes: Nodes, client: Any, *, is_kept: bool) -> float:
     texts = [request_text(spider, *one) if is_kept else "" for one in enumerate(claimed)]
     bloom.run(lambda session: claim_protocol.claim(session, claimed, texts, OWNER, "0.0"))
     sizes = [client.memory_usage(key, samples=0) for key in client.keys("*:claims")]
-    return sum(sizes) / MEMORY_CLAIMS
+    return float(sum(sizes) / MEMORY_CLAIMS)
 
 
 # -- crawls --

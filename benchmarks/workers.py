@@ -25,10 +25,11 @@ from benchmarks.contestants import Server as Binary
 from benchmarks.contestants import servers
 from benchmarks.report import Table, console, server_name
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.base import complete
 from scrapy_bloom.bloom.client.connection import Connection
 from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
 from scrapy_bloom.crawl.claims import Claims
-from scrapy_bloom.crawl.context import Context, Runtime, finish_now
+from scrapy_bloom.crawl.context import Context, Runtime
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.local_state import LocalState
 from scrapy_bloom.crawl.recovery import Recovery
@@ -86,7 +87,7 @@ class IdleCrawl:
         settings = BloomSettings.from_scrapy(scrapy_settings, "shop")
         report = Report(Stats(SimpleNamespace(set_value=print, inc_value=lambda *_: None)))
         engine: Any = SimpleNamespace(
-            has_room=lambda: True, look=lambda: None, spider=Spider("shop")
+            has_room=lambda: True, look=int, crawl=lambda *_: None, spider=Spider("shop")
         )
         bloom = BloomFilter(connection.client, KEY, blocks=BLOCKS)
         bloom.open()
@@ -99,12 +100,12 @@ class IdleCrawl:
         self.recovery = Recovery(context, claims)
         self.recovery._restorer = self  # type: ignore[assignment] # noqa: SLF001
         self.taken = 0
-        self._releasing: set[asyncio.Task[None]] = set()
-        finish_now(self.recovery.begin())
+        self._releasing: set[asyncio.Task[Any]] = set()
+        complete(self.recovery.begin())
         self.server.use_asyncio()
         self.tasks = [self._start(self.recovery.run()), self._start(self._ask())]
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.ensure_future(coroutine)
 
     async def _ask(self) -> None:

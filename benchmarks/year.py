@@ -137,7 +137,7 @@ class Year:
             self.twice += times - 1
             self.times[path].append(month)
         for number in range(count):
-            fetched = self.times.get(f"/story/{number}")
+            fetched = self.times.get(f"/story/{number}", [])
             self.missed += not fetched
             self.overdue += bool(fetched) and month - fetched[-1] >= WINDOW
 
