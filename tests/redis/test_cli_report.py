@@ -171,7 +171,16 @@ def terminal(monkeypatch: pytest.MonkeyPatch, stream: str) -> Iterator[Callable[
         patch.setenv("TERM", "xterm")
         patch.setenv("COLUMNS", "120")
         patch.setattr(sys, stream, file)
-        yield lambda: os.read(ours, 100_000).decode()
+
+        def shown() -> str:
+            file.write("\0")
+            file.flush()
+            read = b""
+            while not read.endswith(b"\0"):  # on a busy machine, it comes in parts
+                read += os.read(ours, 100_000)
+            return read.decode()
+
+        yield shown
     os.close(ours)
 
 
