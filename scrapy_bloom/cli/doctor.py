@@ -14,6 +14,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 from scrapy.utils.python import global_object_name
 
+from scrapy_bloom.bloom.client.addresses import is_embedded
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, in_words
 from scrapy_bloom.bloom.model.forecast import load
@@ -158,7 +159,7 @@ def read_settings(
 
 def directory_of(url: str | None) -> Path | None:
     """Return the directory of an address; None if it is no embedded server's."""
-    if url is None or not url.startswith("embedded:") or url.startswith("embedded://"):
+    if url is None or not is_embedded(url):
         return None
     directory = Path(url.removeprefix("embedded:") or data_directory("bloom"))
     return directory.expanduser().resolve()

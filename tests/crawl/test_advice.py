@@ -53,6 +53,27 @@ async def test_another_fingerprinter_than_the_filters_is_warned_about(
     await shut(*made)
 
 
+def test_changed_settings_are_applied_once_and_said_in_a_line(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(BLOOM_RECRAWL_AFTER="2 months")
+    changed = {
+        "BLOOM_CAPACITY": 20_000,
+        "BLOOM_ERROR_RATE": "1e-3",
+        "BLOOM_RECRAWL_AFTER": "1 year",
+    }
+    with caplog.at_level(logging.INFO):
+        make(**changed)
+        (line,) = [r.getMessage() for r in caplog.records if "settings of the" in r.getMessage()]
+        caplog.clear()
+        make(**changed)
+    assert "BLOOM_CAPACITY = 20,000 (was 10,000)" in line
+    assert "BLOOM_ERROR_RATE = 0.001 (was 1e-05)" in line
+    assert "BLOOM_RECRAWL_AFTER = 1 year (was 2 months)" in line
+    assert "from the next generation on" in line
+    assert "settings of the" not in caplog.text
+
+
 def test_windows_that_are_too_short_are_warned_about(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import redis
 import yaml
-from compose_local import COMPOSE, Project, load
+from compose_local import COMPOSE, Project, Service, load
 from example_site.build import Site
 from example_site.serve import read_hits
 from support.crawling import LISTING, taken_over
@@ -72,6 +72,17 @@ def test_the_filter_is_on_the_cluster_and_the_queue_on_its_own_server(project: P
         assert recorded == pytest.approx(len(truth.lasting), rel=0.05)
     finally:
         connection.close()
+
+
+def test_prepare_runs_again_on_the_same_cluster(project: Project) -> None:
+    """As with `docker compose up` on containers that are there."""
+    prepare = next(service for service in project.services if service.name == "prepare")
+    again = Service("prepare-again", prepare.command)
+    with Project([*project.services, again], project.directory) as second:
+        second.ports = project.ports
+        second.start_one(again)
+        second.wait("prepare-again")
+        assert "The cluster is ready" in second.log("prepare-again")
 
 
 # -- the files --

@@ -1,5 +1,6 @@
 """Real crawls: with scrapy-redis, with bad settings, of several spiders in one process."""
 
+import logging
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,8 +12,9 @@ from example_site.serve import SiteServer
 from scrapy import version_info
 from support.crawling import options, run, run_scrapy
 
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, ConfigurationError
 from scrapy_bloom.bloom.client.embedded import is_free
+from scrapy_bloom.dupefilter import ShortErrors
 
 # -- bad input: an error before any request is lost --
 
@@ -38,6 +40,7 @@ def test_what_cannot_be_used_stops_the_crawl_before_it_fetches(
     assert "[scrapy_bloom.dupefilter] " in last
     assert last.endswith(f" [bloom-{code}]")
     assert "s3cret" not in done.stderr
+    assert "Waiting for it" not in done.stderr
     assert "exception was the direct cause" not in done.stderr
     assert "During handling of the above" not in done.stderr
     assert not web.hits(), "requests were lost"
@@ -76,3 +79,13 @@ def test_spiders_in_one_process_have_filters_of_their_own(
     pages = Counter(site.truth().crawl())
     assert web.hits() == pages + pages
     assert is_free(data / "server.lock"), "the server still runs"
+
+
+def test_errors_of_others_are_logged_with_their_tracebacks() -> None:
+    """An error of ours is logged in one line, and so is what Scrapy makes of it."""
+    others, ours = RuntimeError("of the project"), RuntimeError("of Scrapy")
+    ours.__cause__ = ConfigurationError("BLOOM_CAPACITY is wrong")
+    record = logging.LogRecord("scrapy", logging.ERROR, "", 1, "failed", (), None)
+    for error, is_shown in ((others, True), (ours, False)):
+        record.exc_info = (type(error), error, None)
+        assert ShortErrors().filter(record) is is_shown

@@ -12,7 +12,7 @@ from example_site.build import STORIES, Site
 from example_site.serve import serve
 from support.bookshop import BOOKS, serve_bookshop
 from support.crawling import run, run_scrapy
-from support.pages import blocks, read
+from support.pages import blocks, prose, read
 
 TUTORIAL = "docs/tutorial/first-crawl.md"
 #: The site's address in the tutorial.
@@ -104,6 +104,16 @@ def test_the_quickstart_is_what_happens(tmp_path: Path) -> None:
         newcomer.run("scrapy bloom settings --apply --yes")
         newcomer.run("scrapy crawl books")
         assert "remembers 32 URLs" in newcomer.logs[-1]
+
+        # By default, a second run does not read page 2; with the rule, it does.
+        (rules,) = re.findall(r"`BLOOM_RECRAWL_RULES = (.+?)`", prose("README.md"))
+        default = ["FEEDS={}", "BLOOM_REMEMBER=crawled", "BLOOM_KEY=page-2"]
+        rule = [*default, "BLOOM_KEY=rule", f"BLOOM_RECRAWL_RULES={json.dumps(eval(rules))}"]
+        for settings, is_read in ((default, False), (rule, True)):
+            given = [text for setting in settings for text in ("-s", setting)]
+            newcomer.scrapy("crawl", "books", *given)
+            again = newcomer.scrapy("crawl", "books", *given)
+            assert ("/mystery_3/page-2.html> (referer" in again.stderr) == is_read
 
 
 def titles(folder: Path) -> Counter[str]:

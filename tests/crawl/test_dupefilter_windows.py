@@ -1,4 +1,4 @@
-"""Windows of ``BloomDupeFilter``: of the run, lasting, and named."""
+"""Windows of ``BloomDupeFilter``: of the run, lasting, named, and in runs."""
 
 from typing import Any
 
@@ -87,3 +87,18 @@ def test_start_requests_go_before_rules_so_that_every_run_begins(make: Make) -> 
     assert make(**WINDOWS, BLOOM_START_RECRAWL_AFTER="default").request_seen(start), (
         "the rule counts"
     )
+
+
+# -- runs --
+
+
+def test_a_window_in_runs_is_rotated_by_the_first_worker_of_a_run(make: Make) -> None:
+    options = {"BLOOM_RECRAWL_AFTER": "1 run"}
+    monday = [make(**options, BLOOM_RUN="monday") for _ in range(2)]
+    assert not monday[0].request_seen(Request(URL))
+    assert monday[1].request_seen(Request(URL))
+    tuesday = [make(**options, BLOOM_RUN="tuesday") for _ in range(2)]
+    assert not tuesday[0].request_seen(Request(URL))
+    assert tuesday[1].request_seen(Request(URL))
+    assert monday[0].request_seen(Request(URL)), "an old worker rotates nothing back"
+    assert make(**options, BLOOM_RUN="monday").request_seen(Request(URL))

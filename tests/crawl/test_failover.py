@@ -1,8 +1,13 @@
 """What counts as an outage, how it ends, and whether the spider is paused or closed."""
 
+import os
+import signal
 from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from scrapy import Request
 from support.loops import eventually, in_loop
 from support.outages import kick, killed, known_host
@@ -129,3 +134,16 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
             await eventually(lambda: not worker.jobs)
     assert "remembers 5 requests by itself" in caplog.text
     assert marked(own_server, remember) == 9, "those of the second outage"
+
+
+@in_loop
+async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    async with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=3) as worker:
+        assert not worker.sees(0)
+        connection: Any = worker.server.filters.connection
+        with redis.Redis(unix_socket_path=str(connection._server.socket_path)) as client:
+            os.kill(client.info("server")["process_id"], signal.SIGKILL)
+        assert not worker.sees(1)
+        await worker.found_again()
+        assert all(worker.sees(number) for number in range(2))
+        assert worker.stat("outages") == 1

@@ -1,4 +1,4 @@
-"""A crawl serves its stats while it runs (``BLOOM_METRICS_PORT``)."""
+"""A dupefilter serves its stats while it is used (``BLOOM_METRICS_PORT``)."""
 
 import re
 import socket
@@ -12,7 +12,9 @@ MAIN = (("spider", "shop"),)
 PAGE = re.compile(r"Bloom filter: metrics at (http://127\.0\.0\.1:\S+)")
 
 
-def test_a_crawl_is_scraped_while_it_runs(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_stats_are_served_while_the_filter_is_used(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     dupefilter = make(BLOOM_METRICS_PORT=0)
     (address,) = PAGE.findall(caplog.text)

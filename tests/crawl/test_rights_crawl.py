@@ -1,4 +1,4 @@
-"""Crawls as a user with exactly the rights that ``scrapy bloom acl`` prints, and with fewer."""
+"""Crawls as a user with exactly the rights that ``scrapy bloom acl`` prints."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -132,6 +132,24 @@ def test_what_has_changed_and_what_is_due_is_fetched_and_nothing_else(
     assert news.crawl(**given).hits == every_run
 
 
+#: Its pages have an item, but for the first of each sitemap.
+LISTINGS = f"""{SPIDER}
+        if not response.url.endswith("-0"):
+            yield {{"url": response.url}}
+"""
+
+
+def test_listings_in_sitemaps_are_read_in_each_run_and_articles_are_not(news: News) -> None:
+    """A listing changes, and neither its own ``lastmod`` nor that of its sitemap does."""
+    lab, given = news.lab, {"BLOOM_REMEMBER": "items"}
+    lab.crawl(LISTINGS, **given)
+    lab.site.pages |= {"/s1-0": page("/s1-1", "/article"), "/article": page()}
+    each_run = Counter(["/index.xml", *news.sitemaps, *(f"/s{group}-0" for group in range(GROUPS))])
+    assert lab.crawl(LISTINGS, **given).hits == each_run + Counter(["/article"])
+    news.change("/s2-3")
+    assert lab.crawl(LISTINGS, **given).hits == each_run + Counter(["/s2-3"])
+
+
 def test_a_killed_crawl_loses_no_page_of_a_sitemap(news: News) -> None:
     """A sitemap that counts as read has no page that is neither crawled nor claimed."""
     lab = news.lab

@@ -19,6 +19,18 @@ from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST
 pytestmark = pytest.mark.each_server
 
 
+def test_stored_keys_are_those_of_the_design(client: Redis) -> None:
+    small(client, blocks=2).open()
+    assert sorted(client.keys()) == [
+        b"{shop:bloom:0}:0.0",
+        b"{shop:bloom:0}:header",
+        b"{shop:bloom:0}:ring",
+        b"{shop:bloom:1}:0.0",
+        b"{shop:bloom:1}:ring",
+    ]
+    assert all(client.ttl(key) == -1 for key in client.keys())
+
+
 def test_contains_takes_one_or_many_and_records_nothing(client: Redis) -> None:
     bloom = small(client)
     assert "a" not in bloom

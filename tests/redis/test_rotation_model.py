@@ -112,9 +112,10 @@ class RotationMachine(RuleBasedStateMachine):
         self.settings_of[who] = self.settings
 
     def _reconnect_all(self) -> None:
-        """Who holds a ring would make a new one like it, with its settings and runs."""
+        """Before a ring is made anew: by a client of other settings, it would have those."""
         for who in range(3):
-            self._reconnect(who)
+            if self.settings_of[who] != self.settings:
+                self._reconnect(who)
 
     def _start_anew(self) -> None:
         #: When a client was last killed.
@@ -275,7 +276,8 @@ class RotationMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.server.flushall()
-        self._reconnect_all()
+        for who in range(3):  # who holds a ring would make the new ones like it, with its runs
+            self._reconnect(who)
         self._start_anew()
 
     @rule()
@@ -285,7 +287,8 @@ class RotationMachine(RuleBasedStateMachine):
     @rule()
     def lose_header(self) -> None:
         self.server.delete(KEYS.header())
-        self._reconnect_all()  # who has made the lost one last to the same end would not ask for it
+        for who in range(3):  # who has made the lost one last to the same end would not ask for it
+            self._reconnect(who)
         self.filters[0].open()
 
     @rule(who=clients, number=places, calls=numbers_of_calls)

@@ -52,7 +52,8 @@ return found
 _FILES = (Path(scripts.__file__).parent / "lua").glob("*.lua")
 _NAMES = "|".join(file.stem for file in _FILES if not file.stem.startswith("prelude"))
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
-#: Seconds by which the server's clock may be late: to move it takes a millisecond.
+#: Seconds by which the server's clock may be late: it is not moved more often, because each move
+#: takes a millisecond.
 CLOCK_SECONDS = 1.0
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000

@@ -1,6 +1,6 @@
 """A real server whose clock the tests move: days pass in a millisecond, forwards and backwards.
 
-A library of thirty lines, ``clock.c``, is compiled on the spot and preloaded into the server. It
+A small library, ``clock.c``, is compiled on the spot and preloaded into the server. It
 adds an offset to its wall clock: a number in a file that both sides map into memory, so that a move
 is one store. (libfaketime cannot be used: preloaded into a server that is linked with jemalloc,
 such as Debian's, it allocates memory while the allocator asks it for the time, and the server

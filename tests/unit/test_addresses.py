@@ -16,7 +16,10 @@ SECRET = "S3CRET"
     ("url", "remedy"),
     [
         *((url, 'did you mean "embedded:", or') for url in ("embeded:", "embedded", "Embedded:")),
-        ("embedded://dir", 'did you mean "embedded:", or'),
+        *(
+            (url, 'did you mean "embedded:", or')
+            for url in ("embedded://dir", "embedded:redis://h")
+        ),
         *((f"redis://h:{port}", "number from 1 to 65535") for port in (0, 77022, 770220)),
         ("redis+cluster://h:1,i:77022", "number from 1 to 65535"),
     ],

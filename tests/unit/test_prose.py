@@ -40,3 +40,8 @@ def test_no_line_is_there_twice(page: str) -> None:
     lines = [line.strip() for line in prose((ROOT / page).read_text("utf-8"))]
     counted = Counter(line for line in lines if len(line) >= REPEATED)
     assert [line for line, count in counted.items() if count > 1] == []
+
+
+def test_what_is_no_prose_is_left_out() -> None:
+    text = "a\n\n```python\nb\n```\n\n| c | d |\n\n[e]: https://f.example\n- [g](h.md) i\n"
+    assert [line for line in prose(text) if line] == ["a", "- [g] i"]

@@ -26,6 +26,15 @@ def test_a_spider_may_have_any_name() -> None:
     assert keys == ["shop%7Bde%7D:bloom", "shop%257Bde%257D:bloom", "münchen 1:bloom"]
 
 
+def test_sitemaps_that_have_not_changed_are_left_out_by_default() -> None:
+    """Others may list what counts as seen and was lost, or is read in each run."""
+    each_run, some = [[".", "run"]], [[".", "1 day"]]
+    assert parse().may_skip_sitemaps
+    assert parse(BLOOM_RECRAWL_RULES=some).may_skip_sitemaps
+    assert not parse(BLOOM_RECRAWL_RULES=each_run).may_skip_sitemaps
+    assert not any(parse(BLOOM_REMEMBER=one).may_skip_sitemaps for one in ("items", "scheduled"))
+
+
 @pytest.mark.parametrize("unset", [None, "", "None", " "])
 def test_unset_is_the_default(unset: object) -> None:
     for name in SETTINGS:

@@ -154,12 +154,17 @@ def _match(url: str) -> re.Match[str] | None:
     return match
 
 
+def is_embedded(url: str) -> bool:
+    """Whether it is an embedded server's address. Another one may follow, with a password."""
+    return url.startswith("embedded:") and "://" not in url
+
+
 def redact(url: str) -> str:
     """Return a URL with every secret in it replaced by ``***``, however broken the URL is.
 
     What does not read as an address is hidden as a whole: any part of it may be a password.
     """
-    if url.startswith("embedded:") and "://" not in url:
+    if is_embedded(url):
         return url
     match = _match(url)
     if match is None:

@@ -30,6 +30,7 @@ from scrapy_bloom.bloom.client.addresses import (
     OF_SENTINELS,
     URL_FORMS,
     ParsedUrl,
+    is_embedded,
     parse,
     redact,
 )
@@ -139,7 +140,7 @@ def connect(
         StorageError: the embedded server does not start, or the cluster cannot be reached.
     """
     with rewording(words):
-        if url.startswith("embedded:") and not url.startswith("embedded://"):
+        if is_embedded(url):
             directory = url.removeprefix("embedded:") or data_dir
             return _connect_embedded(directory, timeout, params, words)
         target = parse(url, setting)

@@ -105,7 +105,8 @@ class Topology:
         self._startup = list(startup)
         self._remap = remap
         self._owners: list[Address | None] = [None] * SLOTS
-        #: Those in ``_owners``: to look through all slots takes a millisecond.
+        #: Those in ``_owners``, and that were until the topology is read again: to look through all
+        #: slots takes a millisecond.
         self._primaries: list[Address] = []
         self._nodes: list[Address] = []
         self._failed: set[Address] = set()
