@@ -39,7 +39,7 @@ help:
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (18 minutes; SIMULATE=options);"
+	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (20 minutes; SIMULATE=options);"
 	@echo "                  ENGINE=scrapy: 3,000 by Scrapy's own engine (50 minutes)"
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
@@ -49,7 +49,7 @@ help:
 	@echo "make docs         build the documentation's site in docs/_build, and check its links"
 	@echo "make reference    write the pages of docs/reference that come from the code"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments (PYTHONS=interpreters)"
-	@echo "make bench        run the benchmarks (12 minutes) and write docs/performance.md and its appendix"
+	@echo "make bench        run the benchmarks (15 minutes) and write docs/performance.md and its appendix"
 	@echo "make bench-full   the same with 100 million URLs and the slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run a third of the tests with the oldest supported versions"
 

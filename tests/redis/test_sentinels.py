@@ -11,6 +11,7 @@ from support.certificates import TLSServer
 from support.proxy import Fault, Kind, Proxy
 from support.sentinels import SERVICE, ScriptedSentinel, Sentinel, Watched, start_sentinels
 from support.servers import Server, free_port
+from support.serving import serving
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.connection import connect
@@ -111,7 +112,7 @@ def test_tls_of_sentinels_and_of_servers_is_apart(tls_server: TLSServer) -> None
             ping(f"{url_of(port)}?sentinel_ssl=true")
         with refused(f"the sentinel 127.0.0.1:{port} closed the connection"):
             ping(url_of(port))
-    with ScriptedSentinel(tls_server.port) as sentinel:
+    with serving(ScriptedSentinel(tls_server.port)) as sentinel:
         url = url_of(sentinel).replace("redis+", "rediss+")
         use(f"{url}?ssl_ca_certs={tls_server.authority.file}")
         with refused(f"{SERVICE} at 127.0.0.1:{tls_server.port}", "no known authority has signed"):
@@ -142,7 +143,7 @@ def test_both_clients_leave_a_server_that_is_not_the_primary_any_more(
         with old.client() as client:
             assert not client.keys("*")
 
-    with ScriptedSentinel(old.port) as sentinel:
+    with serving(ScriptedSentinel(old.port)) as sentinel:
         use(url_of(sentinel), steps)
 
 
@@ -150,13 +151,13 @@ def test_a_replica_and_a_server_that_is_gone_are_not_used(pair: tuple[Server, Se
     primary, other = pair
     with ExitStack() as stack, other.client() as admin:
         admin.replicaof("127.0.0.1", str(primary.port))
-        behind = stack.enter_context(ScriptedSentinel(other.port))
+        behind = stack.enter_context(serving(ScriptedSentinel(other.port)))
         with refused("cannot be reached now: ", f"the server 127.0.0.1:{other.port} is a replica"):
             ping(url_of(behind))
-        use(url_of(behind, stack.enter_context(ScriptedSentinel(primary.port))))
+        use(url_of(behind, stack.enter_context(serving(ScriptedSentinel(primary.port)))))
         admin.replicaof("NO", "ONE")
         gone = free_port()
-        both = [stack.enter_context(ScriptedSentinel(gone)) for _ in range(2)]
+        both = [stack.enter_context(serving(ScriptedSentinel(gone))) for _ in range(2)]
         with refused(f"cannot be reached now: the server 127.0.0.1:{gone}: "):
             ping(url_of(*both))
 
@@ -175,7 +176,7 @@ def test_a_primary_that_becomes_a_replica_is_left(pair: tuple[Server, Server]) -
         assert both.bloom.add("d"), "its connection was not closed, and leads to the replica"
         assert both.connection.label.endswith(str(new.port))
 
-    with ScriptedSentinel(old.port) as sentinel:
+    with serving(ScriptedSentinel(old.port)) as sentinel:
         use(url_of(sentinel), steps)
 
 
@@ -191,5 +192,5 @@ def test_a_call_whose_reply_is_lost_is_not_repeated(pair: tuple[Server, Server])
         assert proxy.struck == 2
         assert both.bloom.add_many(["c", "d"]) == [False, False], "they were carried out"
 
-    with Proxy(pair[0].port) as proxy, ScriptedSentinel(proxy.port) as sentinel:
+    with Proxy(pair[0].port) as proxy, serving(ScriptedSentinel(proxy.port)) as sentinel:
         use(url_of(sentinel), steps)

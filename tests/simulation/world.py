@@ -48,9 +48,9 @@ for i, key in ipairs(keys) do
 end
 return found
 """
-#: How a script begins, after the preludes that it needs: with its name.
 _FILES = (Path(scripts.__file__).parent / "lua").glob("*.lua")
 _NAMES = "|".join(file.stem for file in _FILES if not file.stem.startswith("prelude"))
+#: How a script begins, after the preludes that it needs: with its name.
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
 #: Seconds by which the server's clock may be late: it is not moved more often, because each move
 #: takes a millisecond.

@@ -2,10 +2,9 @@
 
 import secrets
 import socketserver
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any
 
 import redis
 
@@ -151,7 +150,6 @@ class ScriptedSentinel(socketserver.ThreadingTCPServer):
     def __init__(self, names: int) -> None:
         super().__init__(("127.0.0.1", 0), _Script)
         self.names = names
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
     @property
     def port(self) -> int:
@@ -166,15 +164,6 @@ class ScriptedSentinel(socketserver.ThreadingTCPServer):
             if self.names
             else b"*-1\r\n"
         )
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
 
 
 class _Script(socketserver.StreamRequestHandler):

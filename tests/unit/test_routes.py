@@ -10,7 +10,9 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptErr
 from scrapy_bloom.bloom.client.driver import Driver
 from scrapy_bloom.bloom.client.routes import (
     MAX_WAVES,
+    ONE_SERVER,
     PAUSE_SECONDS,
+    SERVER,
     Address,
     Failure,
     Topology,
@@ -88,6 +90,11 @@ def test_a_node_without_a_name_has_the_one_it_was_reached_by() -> None:
     for host in (b"", "", None):
         topology.learn([[0, 16_383, [host, 7, b"id"]]], TWO)
         assert topology.primaries() == [("two", 7)]
+
+
+def test_a_server_that_is_no_cluster_is_its_primary() -> None:
+    """It is asked for its run_id: else no restart would be noticed."""
+    assert ONE_SERVER.primaries() == [SERVER]
 
 
 def test_moved_is_followed_and_the_new_owner_asked_for_all_slots() -> None:

@@ -104,10 +104,7 @@ class Topology:
     ) -> None:
         self._startup = list(startup)
         self._remap = remap
-        self._owners: list[Address | None] = [None] * SLOTS
-        #: Those in ``_owners``, and that were until the topology is read again: to look through all
-        #: slots takes a millisecond.
-        self._primaries: list[Address] = []
+        self._assign([None] * SLOTS)
         self._nodes: list[Address] = []
         self._failed: set[Address] = set()
         self.is_stale = True
@@ -155,9 +152,15 @@ class Topology:
             ]
             owners[first : last + 1] = [found[0]] * (last + 1 - first)
             nodes += found
-        self._owners, self._nodes, self.is_stale = owners, nodes, False
-        self._primaries = [*dict.fromkeys(filter(None, owners))]
+        self._assign(owners)
+        self._nodes, self.is_stale = nodes, False
         return True
+
+    def _assign(self, owners: list[Address | None]) -> None:
+        """Note the owners of all slots."""
+        self._owners = owners
+        #: Found once, because to look through all slots takes a millisecond.
+        self._primaries = [*dict.fromkeys(filter(None, owners))]
 
     def note(self, address: Address, replies: list[Any]) -> None:
         """Note whether a node could be reached, and whether it has the slots it was taken to."""
@@ -177,7 +180,7 @@ class OneServer(Topology):
 
     def __init__(self) -> None:
         super().__init__([], lambda host, port: (host, port))
-        self._owners, self._primaries = [SERVER] * SLOTS, [SERVER]
+        self._assign([SERVER] * SLOTS)
         self.is_stale = False
 
     def note(self, address: Address, replies: list[Any]) -> None:

@@ -10,7 +10,7 @@ from scrapy.settings import BaseSettings
 
 from fuzz.mutate import json_text, raw
 from fuzz.target import SECRET, Target, object_in
-from scrapy_bloom.bloom.client.addresses import label, parse, redact
+from scrapy_bloom.bloom.client.addresses import is_embedded, label, parse, redact
 from scrapy_bloom.bloom.client.connection import connect, connect_scrapy_redis
 from scrapy_bloom.bloom.errors import ConfigurationError
 
@@ -35,7 +35,7 @@ def run(data: bytes) -> None:
             return
     if len(data) % 2:
         _open_scrapy_redis(url, params)
-    elif not url.startswith("embedded:"):  # that starts a server
+    elif not is_embedded(url):  # that starts a server
         _open(url, params)
 
 
