@@ -1,1 +1,0 @@
-"""One crawl on its filters: requests, claims, outages, log and stats."""

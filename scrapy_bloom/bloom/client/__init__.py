@@ -1,1 +1,0 @@
-"""Addresses, connections, time-outs, and the drivers that send the calls."""

@@ -1,1 +1,0 @@
-"""Operations on stored filters, as generators of script calls; the scripts are in ``lua/``."""

@@ -1,1 +1,0 @@
-"""Set algebra and files: nothing in ``model``, ``protocol`` or ``client`` imports them."""
