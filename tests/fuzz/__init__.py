@@ -1,1 +1,0 @@
-"""Coverage-guided fuzzing of all parsers: see ``docs/testing.md``."""
