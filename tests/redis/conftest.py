@@ -16,7 +16,6 @@ import redis
 from scrapy import Spider, cmdline
 from scrapy.settings import Settings
 from scrapy.utils import log
-from support import installing
 from support.cli import KEY, Call, Done, Shop
 from support.clock import FrozenServer, MovedServer
 from support.polling import PATIENCE
@@ -50,32 +49,10 @@ def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not left
 
 
-@pytest.fixture
-def data(client: redis.Redis) -> bytes:
-    """The file of a filter with ITEMS, which is not on the server any more."""
-    bloom = installing.make(client, "gone")
-    found = installing.file_of(bloom)
-    bloom.delete()
-    return found
-
-
-@pytest.fixture
-def one(client: redis.Redis) -> BloomFilter:
-    """A filter of one block, for a ledger."""
-    return BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
-
-
 @pytest.fixture(scope="session")
 def moved_server(moved_server: MovedServer, start_once: Any) -> Any:
     """A server whose clock stands still between two moves."""
     return start_once(FrozenServer, moved_server.binary)
-
-
-@pytest.fixture
-def moving(moved: MovedServer) -> Iterator[BloomFilter]:
-    """The same, on a server whose clock is moved."""
-    with moved.client() as client:
-        yield BloomFilter(client, "k", blocks=1, capacity=10_000, window="6 months")
 
 
 @pytest.fixture
@@ -137,15 +114,3 @@ def bloom(client: redis.Redis) -> BloomFilter:
     bloom = BloomFilter(client, KEY, blocks=3)
     bloom.open()
     return bloom
-
-
-@pytest.fixture
-def move(shop: Call, server: Server) -> Call:
-    """Migrates without asking, in a project with scrapy-redis's fingerprints."""
-
-    def move(*arguments: str, **settings: Any) -> Done:
-        theirs = "scrapy_bloom.fingerprinter.ScrapyRedisFingerprinter"
-        project = {"REQUEST_FINGERPRINTER_CLASS": theirs, "REDIS_URL": server.url, **settings}
-        return shop("migrate", "--yes", *arguments, **project)
-
-    return move

@@ -5,10 +5,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,18 +17,11 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.claim_protocol import RetryPolicy
-from scrapy_bloom.crawl.request_codec import dump
-from scrapy_bloom.crawl.workers import Process, Worker, failed_id, worker_id
 from support.polling import PATIENCE
 from support.servers import contents
 
 KEY = "shop:bloom"
 SECRET = "S3CRET"
-ELSEWHERE = Process("host-1", 4711, "another boot", 1)
 URLS = [f"https://example.com/{number}" for number in range(20)]
 
 
@@ -89,57 +81,6 @@ def unchanged(client: redis.Redis, pattern: str = "*") -> Iterator[None]:
 def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Have the standard input give bytes."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-
-def fields_of(info: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with the fields of the dataclass that it was made of."""
-    extra = {
-        *("fill_ratio", "bits_per_url", "state"),
-        *("name", "exists", "address", "block", "urls_forgotten", "differs", "ledger"),
-    }
-    kept = {k: v for k, v in info.items() if not k.endswith("_utc") and k not in extra}
-    if "generations" in kept:
-        kept["generations"] = tuple(fields_of(generation) for generation in kept["generations"])
-    return kept
-
-
-def claim(
-    bloom: BloomFilter, owner: str, items: Sequence[str], request: str | None = None
-) -> list[bytes]:
-    """Claim items for an owner; without a request, those that are URLs are requested."""
-    encoded = [item.encode() for item in items]
-    urls = [item if "://" in item else URLS[0] for item in items]
-    requests = [dump(Request(url), None) if request is None else request for url in urls]
-    verdicts = bloom.run(
-        lambda session: claim_protocol.claim(session, encoded, requests, owner, "nonce")
-    )
-    assert "".join(verdicts) == "1" * len(items)
-    return encoded
-
-
-def fail(
-    bloom: BloomFilter,
-    items: Sequence[str],
-    seconds: int = 600,
-    request: str | None = None,
-    *,
-    reason: str = "HTTP 503",
-    attempts: int = 5,
-    spider: str = "shop",
-) -> None:
-    """Claim items, and have them fail, so that they are due after some seconds."""
-    owner = worker_id(spider)
-    encoded = claim(bloom, owner, items, request)
-    reasons = {field_of(item): reason for item in encoded}
-    policy = RetryPolicy(failed_id(spider), seconds, attempts, reasons)
-    bloom.run(lambda session: claim_protocol.release(session, encoded, owner, policy))
-
-
-def register(bloom: BloomFilter, life: int = 21) -> str:
-    """Make a worker that is good for ``life`` seconds, or has stopped (0); return its id."""
-    worker = Worker(worker_id("shop"), 0, 10.0, ELSEWHERE)
-    bloom.run(partial(worker_protocol.heartbeat, member=worker.member, life=life))
-    return worker.id
 
 
 def in_shell(command: str, directory: Path, **env: str) -> Done:
