@@ -1,0 +1,30 @@
+-- again: let workers crawl URLs of one block now, although they are remembered or have failed.
+--
+-- KEYS[1]   HASH  the claims, as in claim.lua
+-- ARGV[1]   seconds that the claims last, 0 forever
+-- ARGV[2]   "1" replaces the request of a URL that failed
+-- ARGV[3..] per URL: the field of its claim, and its request; "" for a URL that has to have one
+--
+-- Reply     {"ok", verdicts}  "1" it waits for a worker now, "2" it had failed and does, too, "3" a
+--           worker has it, "0" there is no request
+local claims, now, replaces, has_new = KEYS[1], call('TIME')[1], ARGV[2] == '1', false
+local verdicts = {}
+for i = 3, #ARGV, 2 do
+  local claim, request, verdict = call('HGET', claims, ARGV[i]), ARGV[i + 1], '1'
+  local owner, reason, stored = string.match(claim or '', '^(%S+) (%S+) %d+ %d+ (.*)$')
+  if owner and owner ~= '-' then
+    verdict = '3'
+  elseif owner then
+    verdict = '2'
+    if stored ~= '' and (request == '' or not replaces) then request = stored end
+  end
+  if verdict ~= '3' and request == '' then
+    verdict = '0'
+  elseif verdict ~= '3' then
+    call('HSET', claims, ARGV[i], table.concat({'-', reason or 'recrawl', now, 0, request}, ' '))
+    has_new = true
+  end
+  verdicts[#verdicts + 1] = verdict
+end
+if has_new and ARGV[1] ~= '0' then call('EXPIRE', claims, ARGV[1]) end
+return {'ok', table.concat(verdicts)}
