@@ -5,7 +5,6 @@
 Exits with 0 when all crawls did what is promised, 1 when not, 2 when they could not be run.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -31,8 +30,9 @@ try:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from scrapy_bloom import BloomError, BloomFilter
-    from scrapy_bloom.bloom.client.connection import Connection, connect
+    from scrapy_bloom import BloomFilter
+    from scrapy_bloom.bloom.client.connect import Connection, connect
+    from scrapy_bloom.bloom.errors import BloomError
 except ImportError as error:
     print(f"{error}. The demo needs: pip install 'scrapy-bloom[cli,embedded]'", file=sys.stderr)
     sys.exit(2)
@@ -40,16 +40,17 @@ except ImportError as error:
 #: Months of a year in which the site is crawled, one after the other.
 MONTHS = ("January", "February", "March", "April", "May", "June", "July")
 YEAR = 2027
-#: Pages are crawled again so many months, or runs, after they were first seen.
+#: Pages are crawled again so many months after they were first seen.
 WINDOW = 5
+#: Length of a month where the server's clock cannot be moved.
+SECONDS = 20
 #: Stories that are published before a month's crawl.
 PUBLISHED = {"February": 3}
 #: Seconds a crawl may take; it takes about three.
 CRAWL_TIMEOUT = 120
 #: Seconds the server gets to show the time it was set to.
 MOVE_TIMEOUT = 5
-#: The filter's key, so that `--redis-url` does not touch anybody's crawl.
-KEY = "scrapy-bloom-demo"
+KEY = "demo"
 
 
 class DemoError(Exception):
@@ -119,11 +120,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where the filter is.
+    """The demo's own server, with the filter.
 
     Attributes:
         url: The server's address.
-        connection: Keeps the demo's own server running as long as it is open.
+        connection: Keeps the server running as long as it is open.
         clock: The server's clock; None where it cannot be moved.
         why_not: Why it cannot.
     """
@@ -134,18 +135,19 @@ class Storage:
     why_not: str = ""
 
     @property
-    def unit(self) -> str:
-        return "months" if self.clock else "runs"
+    def window(self) -> str:
+        return f"{WINDOW} months" if self.clock else f"{WINDOW * SECONDS} seconds"
 
-    def settings(self, month: str) -> dict[str, str]:
-        """Scrapy's settings for the crawl of a month; sets the clock."""
+    def begin(self, month: str) -> dict[str, str]:
+        """Begin a month; return Scrapy's settings for its crawl."""
         settings = {
             "BLOOM_REDIS_URL": self.url,
             "BLOOM_KEY": KEY,
-            "BLOOM_RECRAWL_AFTER": f"{WINDOW} {self.unit}",
+            "BLOOM_RECRAWL_AFTER": self.window,
         }
         if self.clock is None:
-            return settings | {"BLOOM_RUN": month}
+            time.sleep(SECONDS - time.time() % SECONDS)
+            return settings | {"BLOOM_ROTATE_EVERY": f"{SECONDS} seconds"}
         self.clock.set(middle_of(month), self.connection)
         return settings
 
@@ -153,32 +155,9 @@ class Storage:
         """How many URLs the filter remembers."""
         return BloomFilter(self.connection.client, KEY, label=self.connection.label).info().count
 
-    def clear(self) -> None:
-        """Leave nothing of the demo on a server; also shows whether there is one."""
-        client = self.connection.client
-        BloomFilter(client, KEY, label=self.connection.label).open()
-        for key in client.scan_iter(f"{{{KEY}:*", count=1000):
-            client.delete(key)
-
 
 def middle_of(month: str) -> datetime:
     return datetime(YEAR, MONTHS.index(month) + 1, 15, 12, tzinfo=UTC)
-
-
-@contextmanager
-def open_storage(directory: Path, redis_url: str | None) -> Iterator[Storage]:
-    """The server at an address, or one of our own; the filter is removed before and after."""
-    storage = (
-        Storage(redis_url, connect(redis_url), why_not="it is not the demo's own server")
-        if redis_url
-        else start_server(directory)
-    )
-    with closing(storage.connection):
-        storage.clear()
-        try:
-            yield storage
-        finally:
-            storage.clear()
 
 
 def start_server(directory: Path) -> Storage:
@@ -317,7 +296,7 @@ class Demo:
         stats.unlink(missing_ok=True)
         with log.open("wb") as output:
             crawler = subprocess.Popen(
-                scrapy_crawl(settings | self.storage.settings(month)),
+                scrapy_crawl(settings | self.storage.begin(month)),
                 cwd=PROJECT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -352,14 +331,15 @@ def scrapy_crawl(settings: Mapping[str, str]) -> list[str]:
     return [sys.executable, "-m", "scrapy", "crawl", "links", *options]
 
 
-def run(console: Console, options: argparse.Namespace) -> tuple[list[Crawl], Storage]:
+def run(console: Console) -> tuple[list[Crawl], Storage]:
     """Build the site and crawl it month by month, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="scrapy-bloom-demo-") as name:
         directory = Path(name)
-        site = Site.build(directory / "site", options.stories)
+        site = Site.build(directory / "site", STORIES)
+        storage = start_server(directory)
         with (
-            open_storage(directory, options.redis_url) as storage,
-            serve(site.directory, options.port) as server,
+            closing(storage.connection),
+            serve(site.directory) as server,
             progress_bar(console) as progress,
         ):
             demo = Demo(directory, server, storage, progress)
@@ -382,7 +362,7 @@ def progress_bar(console: Console) -> Progress:
 
 def report(console: Console, crawls: list[Crawl], storage: Storage) -> None:
     """A table of the crawls and what it means."""
-    title = f'scrapy crawl links, with BLOOM_RECRAWL_AFTER = "{WINDOW} {storage.unit}"'
+    title = f'scrapy crawl links, with BLOOM_RECRAWL_AFTER = "{storage.window}"'
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for heading in ("Listings\nread", "Stories\nnew", "Stories\nagain"):
@@ -399,8 +379,8 @@ def report(console: Console, crawls: list[Crawl], storage: Storage) -> None:
     console.print(
         "The months passed on the clock of the demo's own server, which it moved."
         if storage.clock
-        else f"The server's clock could not be moved ({storage.why_not}), so the filter counted "
-        "runs instead of months: each crawl had a BLOOM_RUN of its own."
+        else f"The server's clock could not be moved ({storage.why_not}), so each month took "
+        f"{SECONDS} seconds."
     )
 
 
@@ -412,22 +392,13 @@ have met their links. In July those that were published in February follow."""
 
 def main() -> int:
     """Run the demo; return its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--port", type=int, default=0, help="the site's; default: any free one")
-    parser.add_argument("--redis-url", help="default: a server of the demo's own (embedded:)")
-    parser.add_argument("--stories", type=int, default=STORIES, help="size of the site")
-    options = parser.parse_args()
     # Being told to end is like Ctrl-C: the crawl and the server end first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
     try:
-        crawls, storage = run(console, options)
-    except (ClockError, DemoError, BloomError) as error:
+        crawls, storage = run(console)
+    except (ClockError, DemoError, BloomError, OSError) as error:
         console.print(f"The demo cannot run: {error}", style="red", markup=False)
-        return 2
-    except (OSError, OverflowError) as error:
-        hint = f" (the site's port: {options.port})" if options.port else ""
-        console.print(f"The demo cannot run: {error}{hint}", style="red", markup=False)
         return 2
     except KeyboardInterrupt:
         console.print("Stopped.")

@@ -23,7 +23,6 @@ def main() -> None:
     server.add_argument("--build", action="store_true", help="write the magazine if there is none")
     server.add_argument("--host", default="127.0.0.1", help="0.0.0.0 listens to other machines too")
     server.add_argument("--port", type=int, default=8000)
-    server.add_argument("--access-log", type=Path, help="file that gets each fetched URL")
     options = parser.parse_args()
 
     if options.command == "build":
@@ -33,7 +32,7 @@ def main() -> None:
     else:
         if options.build and not options.directory.exists():
             Site.build(options.directory)
-        run(options.directory, options.port, options.access_log, options.host)
+        run(options.directory, options.port, options.host)
 
 
 def report(site: Site) -> None:
@@ -42,10 +41,10 @@ def report(site: Site) -> None:
     print(f"{len(truth.stories)} stories, {len(truth.hubs)} listings in {site.directory}")
 
 
-def run(directory: Path, port: int, access_log: Path | None, host: str) -> None:
+def run(directory: Path, port: int, host: str) -> None:
     """Serve until Ctrl-C, or until the process is asked to end."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with serve(directory, port, access_log, host) as server:
+    with serve(directory, port, host) as server:
         print(f"Fell & Ford is at {server.url}")
         try:
             while True:

@@ -31,15 +31,12 @@ class SiteServer(ThreadingHTTPServer):
     # Several crawlers may connect at once, each with all its connections.
     request_queue_size = 128
 
-    def __init__(
-        self, directory: Path, port: int, access_log: Path | None, host: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, directory: Path, port: int, host: str = "127.0.0.1") -> None:
         super().__init__((host, port), _Handler)
         self.directory = directory
         self.redirects = json.loads((directory / STATE).read_text())["redirects"]
         self.url = f"http://{host}:{self.server_port}"
         self._hits: Counter[str] = Counter()
-        self._log = access_log.open("a", encoding="utf-8") if access_log else None
         self._lock = Lock()
         self._connections: set[socket.socket] = set()
 
@@ -52,9 +49,6 @@ class SiteServer(ThreadingHTTPServer):
         """Note that a URL was fetched."""
         with self._lock:
             self._hits[url] += 1
-            if self._log:
-                self._log.write(f"{url}\n")
-                self._log.flush()
 
     def close(self) -> None:
         """Stop serving, and end the connections that clients keep open for a next request."""
@@ -64,8 +58,6 @@ class SiteServer(ThreadingHTTPServer):
                 with suppress(OSError):  # The client was quicker.
                     connection.shutdown(socket.SHUT_RD)
         self.server_close()
-        if self._log:
-            self._log.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -84,21 +76,18 @@ class SiteServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve(
-    directory: Path, port: int = 0, access_log: Path | None = None, host: str = "127.0.0.1"
-) -> Iterator[SiteServer]:
+def serve(directory: Path, port: int = 0, host: str = "127.0.0.1") -> Iterator[SiteServer]:
     """Serve a built site from a thread of this process.
 
     Args:
         directory: The site's; stories published into it show at once.
         port: TCP port; 0 takes a free one.
-        access_log: File to which each fetched URL is added, one a line, for other processes.
         host: Address to listen on; 0.0.0.0 is all of the machine's.
 
     Raises:
         OSError: The port is taken.
     """
-    server = SiteServer(directory, port, access_log, host)
+    server = SiteServer(directory, port, host)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -106,11 +95,6 @@ def serve(
     finally:
         server.close()
         thread.join()
-
-
-def read_hits(access_log: Path) -> Counter[str]:
-    """Count the fetches in an access log, whichever process served them."""
-    return Counter(access_log.read_text(encoding="utf-8").splitlines())
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -5,16 +5,14 @@ SPIDER_MODULES = ["magazine.spiders"]
 
 # The one line that scrapy-bloom needs.
 DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"
-# A Valkey server of the project's own, with its data in .scrapy/: nothing to install or to start.
-# Have a server already? "redis://localhost:6379".
+# Starts a private Valkey server with its data in .scrapy/. For your own: "redis://localhost:6379".
 BLOOM_REDIS_URL = "embedded:"
-# That is all: whatever a run has scheduled, the next one does not fetch again. Start requests and
-# sitemaps are the exception, because they change; for listings the spider asks for the same with
+# That is all: the next run skips every page that this one has crawled. It reads start pages and
+# sitemaps again, because they change. For listing pages, the spider asks for the same with
 # meta={"bloom_recrawl_after": "run"} (see magazine/site_spider.py).
 
 # With this, a page that was first seen in January is fetched again from the 1st of June on, however
-# often it is seen until then. Instead of months there are days, hours, ... and runs: "5 runs" goes
-# with -s BLOOM_RUN=2027-01-31, an id that is new for each run and the same for all its workers.
+# often it is seen until then.
 # BLOOM_RECRAWL_AFTER = "5 months"
 
 

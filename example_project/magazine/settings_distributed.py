@@ -12,18 +12,17 @@ from magazine.site_spider import LISTING
 # This spider needs scrapy-redis, so only these settings know of it.
 SPIDER_MODULES = [*_LOCAL_SPIDERS, "magazine.queue_spider"]
 
-# The queue is in Redis, and stays there when the last worker stops: what is in the filter is then
-# still in the queue. Without it a stop would leave pages that are marked and never fetched.
+# The queue stays in Redis when the last worker stops, so that the next one continues with it.
 SCHEDULER = "scrapy_redis.scheduler.Scheduler"
 SCHEDULER_PERSIST = True
 REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
 # May be another server than the queue's.
 BLOOM_REDIS_URL = os.environ.get("BLOOM_REDIS_URL", REDIS_URL)
 
-# A run of the queue spider has no end, so "for this run only" says nothing there. Its listings are
-# forgotten at each full hour instead: push the start URL again, and the workers look for new
-# stories. They have a filter of their own, which is small.
-BLOOM_RECRAWL_RULES = [(LISTING, {"recrawl_after": "1 hour", "capacity": 10_000})]
+# Workers of the queue spider may run for weeks, and the window "run" lasts as long as they do. So
+# listing pages are remembered for an hour: push the start URL again, and the workers look for new
+# stories.
+BLOOM_RECRAWL_RULES = [(LISTING, "1 hour")]
 
 # A worker ends when it had nothing to do for so many seconds.
 MAX_IDLE_TIME_BEFORE_CLOSE = 10

@@ -9,7 +9,7 @@ class BulkSpider(LinksSpider):
     name = "bulk"
     listing_meta = {}
     custom_settings = {
-        "BLOOM_REMEMBER": "items",
-        "BLOOM_CONFIRM": "delivered",
+        "BLOOM_REMEMBER": "delivered",
+        "BLOOM_ITEMS_ONLY": True,
         "ITEM_PIPELINES": {"magazine.pipelines.SQLitePipeline": 300},
     }

@@ -13,8 +13,8 @@ class NightlySpider(LinksSpider):
     name = "nightly"
     listing_meta = {}
     custom_settings = {
-        "BLOOM_REMEMBER": "items",
-        "BLOOM_CONFIRM": "delivered",
+        "BLOOM_REMEMBER": "delivered",
+        "BLOOM_ITEMS_ONLY": True,
         "FEEDS": {"items/%(batch_time)s-%(batch_id)05d.jsonl": {"format": "jsonlines"}},
         "FEED_EXPORT_BATCH_ITEM_COUNT": 100,
     }
