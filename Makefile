@@ -31,7 +31,7 @@ LOWEST_TESTS += $(call tests-of,crawl,developer_commands other_plugins sitemap_v
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream fuzz soak lint lint-lua format docs reference dist bench bench-full clean
+.PHONY: help demo test test-fast test-all test-lowest chaos simulate mutants upstream lint lint-lua format docs reference dist bench bench-full clean
 
 help:
 	@echo "make demo         crawl a small site month by month, on a server and a clock of its own"
@@ -43,13 +43,11 @@ help:
 	@echo "                  ENGINE=scrapy: 3,000 by Scrapy's own engine (50 minutes)"
 	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
-	@echo "make fuzz         fuzz all parsers, guided by coverage (15 minutes; FUZZ=options)"
-	@echo "make soak         a crawl with faults and rotations, and what grows in it (1 hour; SOAK=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make docs         build the documentation's site in docs/_build, and check its links"
 	@echo "make reference    write the pages of docs/reference that come from the code"
 	@echo "make dist         build the wheel and the sdist, and try them out in empty environments (PYTHONS=interpreters)"
-	@echo "make bench        run the benchmarks (15 minutes) and write docs/performance.md and its appendix"
+	@echo "make bench        run the benchmarks (15 minutes) and write docs/performance.md"
 	@echo "make bench-full   the same with 100 million URLs and the slowest peers (2 hours, 2 GB of memory)"
 	@echo "make test-lowest  run a third of the tests with the oldest supported versions"
 
@@ -88,14 +86,6 @@ mutants: $(VENV)/dev
 # For example UPSTREAM="--scrapy 2.19.0 --remember scheduled", or "--scrapy master"
 upstream: $(VENV)/dev
 	$(BIN)/python -m tools.upstream $(UPSTREAM)
-
-# For example FUZZ="--target rings --runs 100000"
-fuzz: $(VENV)/fuzz
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m fuzz.run $(FUZZ)
-
-# For example SOAK="--minutes 5"
-soak: $(VENV)/dev
-	cd tests && ../$(BIN)/python -m soak.run $(SOAK)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -138,7 +128,7 @@ bench-full: $(VENV)/bench
 	$(BIN)/python -m benchmarks --full
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest dist docs/_build .*_cache .coverage .fuzz .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest dist docs/_build .*_cache .coverage .hypothesis
 
 $(BIN)/python:
 	@echo "Making a virtual environment in $(VENV) ..."
@@ -166,10 +156,6 @@ $(VENV)/dist: $(BIN)/python pyproject.toml
 
 $(VENV)/bench: $(VENV)/dev
 	@$(PIP) -e ".[bench]"
-	@touch $@
-
-$(VENV)/fuzz: $(VENV)/dev
-	@$(PIP) -e ".[fuzz]"
 	@touch $@
 
 $(VENV)-lowest/dev: pyproject.toml
