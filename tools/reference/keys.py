@@ -7,25 +7,24 @@ from scrapy_bloom.bloom.model.keys import Keys
 from tools.reference.markdown import code, document, table
 
 INTRODUCTION = """\
-The keys of a filter in Redis, here of the key `shop:bloom`. The part in braces is the hash
-slot: all keys of a block are in one slot of a cluster. Blocks are numbered from 0; a named
-window is a filter of its own, of the key `shop:bloom:<name>`. What is in the keys: [decision
-018](../decisions/018-blocks.md). What the scripts do with them stands at the heads of the
-[files](../../scrapy_bloom/bloom/protocol/lua). A user who has only these keys:
-[rights](../acl.md)."""
+These are the Redis keys of a filter, here of `BLOOM_KEY = "shop:bloom"`, and of its spider `shop`. The
+part in braces decides the hash slot, so all keys of a block are in one slot of a cluster. Blocks are
+numbered from 0. A bitmap is named by its window, the start and the end of its period, and its number in it.
+
+The scripts that read and write these keys are in
+[scrapy_bloom/bloom/protocol/lua](../../scrapy_bloom/bloom/protocol/lua). Each one starts with its
+contract. For a user who may only use these keys, see [permissions](../how-to/redis-server.md#permissions)."""
 EXAMPLE = Keys("shop:bloom")
 #: What the methods of ``Keys`` are called with.
-_SAMPLES = {"block": 0, "name": "7.0", "token": "<token>"}
+_SAMPLES = {"block": 0, "window": "default", "name": "<start>-<end>.0", "spider": "shop"}
 _TYPE = re.compile(r"(HASH|STRING|ZSET|SET|LIST): (.+)")
 
 
 def page() -> str:
     """Return the page."""
     head = ("key", "type", "what it holds")
-    pattern = f"All of them match `{EXAMPLE.pattern}`."
-    return document(
-        "Redis keys", "scrapy_bloom/bloom/model/keys.py", INTRODUCTION, table(head, rows()), pattern
-    )
+    found = table(head, rows())
+    return document("Redis keys", "scrapy_bloom/bloom/model/keys.py", INTRODUCTION, found)
 
 
 def rows() -> list[tuple[str, str, str]]:
