@@ -12,7 +12,6 @@ from support.servers import LASTING, Server
 from support.workers import Shop
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.crawl import server as crawl_server
 from scrapy_bloom.crawl import writer
 
 
@@ -34,8 +33,8 @@ def lasting_server(any_binary: str) -> Iterator[Server]:
 def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are applied, and the server is looked for, after shorter times."""
     monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.01)
-    monkeypatch.setattr(crawl_server, "FIRST_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(crawl_server, "LAST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(writer, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(writer, "LAST_RETRY", 0.1)
 
 
 @pytest.fixture

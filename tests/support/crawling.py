@@ -80,8 +80,6 @@ def crawl_and_act(
     count, lock = web.count, threading.Lock()
     stats, log = directory / "stats.json", directory / "log"
     log.unlink(missing_ok=True)
-    # One by one, so that something is asked all the time.
-    settings = {"BLOOM_BATCH": "0", "BLOOM_CACHE_SIZE": "0", **settings}
     line = options(web, {"STATS_FILE": stats, "LOG_FILE": log, **settings})
 
     def count_and_act(url: str) -> None:

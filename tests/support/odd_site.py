@@ -25,7 +25,6 @@ from scrapy.signals import engine_stopped
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.keys import Keys
 from support.nursery import Nursery, options_of, shared_nursery
 from support.polling import PATIENCE, until
 from support.servers import Server
@@ -320,7 +319,7 @@ class Claim:
         owner: whose exactly.
         time: when it was made, or is due again.
         attempt: how often it failed.
-        request: as JSON, if it is kept.
+        request: as JSON, if it is stored.
         key: the hash it is in.
         field: its field of the hash.
     """
@@ -341,7 +340,7 @@ class Done:
     Args:
         hits: how often it fetched each path.
         recorded: which of the site's URLs the filter holds.
-        claims: the claims by path; those of requests that are not to be remembered as kept:path.
+        claims: the claims by path; those of requests that are not looked up as once:path.
         workers: the entries of workers.
     """
 
@@ -503,24 +502,25 @@ class Lab:
         """The claims by path, as in ``Done``."""
         names = {self._identify(path).hex(): path for path in self.site.paths()}
         found = {}
-        for hash_key in self.client.scan_iter(f"{{{key}:*}}:claims"):
+        for hash_key in self.client.scan_iter(f"{{{key}:*}}:claims:*"):
             for raw, value in self.client.hgetall(hash_key).items():
                 owner, _, due, attempt, request = value.decode().split(" ", 4)
                 field = raw.decode()
                 name = names.get(field, field)
-                if field.startswith(b"kept:".hex()) and request:
-                    name = "kept:" + json.loads(request)["url"].removeprefix(self.site.url)
+                if field.startswith(b"once:".hex()) and request:
+                    name = "once:" + json.loads(request)["url"].removeprefix(self.site.url)
                 place = hash_key.decode()
                 found[name] = Claim(owner[0], owner, int(due), int(attempt), request, place, field)
         return found
 
     def workers(self, key: str = "odd:bloom") -> dict[bytes, bytes]:
         """The entries of workers, as in ``Done``."""
-        stored: Any = self.client.zrange(Keys(key).heartbeats(), 0, -1, withscores=True)
-        found = {}
-        for member, score in stored:
-            name, _, description = member.partition(b" ")
-            found[name] = b"%d %s" % (score, description)
+        found: dict[bytes, bytes] = {}
+        for workers in self.client.scan_iter(f"{{{key}:0}}:workers:*"):
+            stored: Any = self.client.zrange(workers, 0, -1, withscores=True)
+            for member, score in stored:
+                name, _, description = member.partition(b" ")
+                found[name] = b"%d %s" % (score, description)
         return found
 
     def now(self) -> int:

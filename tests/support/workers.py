@@ -7,7 +7,6 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
-from scrapy_bloom.crawl.server import Watcher
 from support.loops import eventually
 from support.servers import Server
 
@@ -37,7 +36,7 @@ class FakeEngine:
         self.calls.append(reason)
 
 
-class Worker(Watcher):
+class Worker:
     """An open dupefilter, in a running event loop; closed at the end of a ``with`` block.
 
     Args:
@@ -62,10 +61,10 @@ class Worker(Watcher):
         self.dupefilter.open()
         assert self.dupefilter._crawl is not None
         self.crawl = self.dupefilter._crawl
-        self.server, self.jobs = self.crawl.server, self.crawl._writer._jobs
+        self.server, self.ops = self.crawl._server, self.crawl._writer._ops
         crawler.engine = self.engine = FakeEngine()
         self._times_back, self.last_back = 0, 0.0
-        self.server.watch(self)
+        self.server.back.append(self.back)
 
     def back(self) -> None:
         """Count the ends of outages."""
@@ -75,7 +74,7 @@ class Worker(Watcher):
     @property
     def round_trips(self) -> int:
         """Blocking, and without blocking."""
-        return self.server.filters.round_trips + self.server.async_round_trips
+        return sum(self.server.round_trips)
 
     def sees(self, number: int) -> bool:
         """Look a page up; the answer must come in time."""
@@ -121,7 +120,7 @@ def recorded(server: Server, spider: str = "shop") -> int:
 def claimed(server: Server) -> int:
     """Return how many pages are claimed."""
     with server.client() as client:
-        return sum(client.hlen(key) for key in client.scan_iter("*:claims"))
+        return sum(client.hlen(key) for key in client.scan_iter("*:claims:*"))
 
 
 def marked(server: Server, remember: str) -> int:
