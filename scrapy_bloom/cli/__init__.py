@@ -1,0 +1,1 @@
+"""The command ``scrapy bloom``: looks at a filter, and changes it."""
