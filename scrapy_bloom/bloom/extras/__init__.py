@@ -1,0 +1,1 @@
+"""What goes beyond adding and testing: filters as sets, and in files."""

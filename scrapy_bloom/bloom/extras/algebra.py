@@ -1,0 +1,124 @@
+"""Filters as sets: how many items are in one or in two, and filters that are made of others.
+
+Generations are named by the calendar, so those of two filters that belong together have one name.
+"""
+
+from collections.abc import Callable
+from math import inf, log1p
+
+from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.extras.bitmaps import (
+    check_equal,
+    install,
+    read_from,
+    rings_of,
+    spans,
+)
+from scrapy_bloom.bloom.model.ring import Layer, Ring
+from scrapy_bloom.bloom.protocol.rings import Operation
+from scrapy_bloom.bloom.protocol.session import Session
+
+#: Merges chunks of bitmaps that belong together.
+Merge = Callable[[list[bytes]], bytes]
+
+
+def estimate(ones: int, num_bits: int, num_hashes: int) -> float:
+    """Return how many items set so many bits, most likely; infinity if no bit is left at 0.
+
+    A bit stays 0 with probability ``(1 - 1/m) ** (k * n)``, so ``n`` is ``ln(1 - X/m) /
+    (k * ln(1 - 1/m))``.
+
+    Source: S. J. Swamidass, P. Baldi, J. Chem. Inf. Model. 47(3), 2007, in its exact form.
+    """
+    if ones >= num_bits:
+        return inf
+    return log1p(-ones / num_bits) / (num_hashes * log1p(-1 / num_bits))
+
+
+def cardinality(*sessions: Session) -> Operation[float]:
+    """Estimate how many items filters remember together, by their bits.
+
+    Raises:
+        FilterMismatchError: they have different geometries.
+        StorageError: all bits of a bitmap are set, so nothing can be said.
+    """
+    rings = yield from _read(sessions)
+    read, total = read_from(sessions, _either), 0.0
+    k = len(sessions[0].known.seeds)
+    for ring in rings:
+        for layer in ring.layers:
+            ones = 0
+            for start, size in spans(layer):
+                chunk = yield from read(ring, layer, start, size)
+                ones += _ones(chunk, layer)
+            total += estimate(ones, layer.bits, k)
+    if total == inf:
+        raise StorageError("All bits of a bitmap are set, so its items can't be estimated")
+    return total
+
+
+def combine(sessions: tuple[Session, ...], target: Session, *, shared: bool) -> Operation[None]:
+    """Create a filter with the items of others.
+
+    Args:
+        sessions: of the others.
+        target: of the new one, whose key must be free.
+        shared: whether it gets only what all of them have, and perhaps bits of others.
+
+    Raises:
+        FilterMismatchError: they have different geometries.
+        ConfigurationError: the key is in use, or a filter doesn't exist.
+    """
+    rings = yield from _read(sessions)
+    spec = sessions[0].known
+    taken = {(ring.window, ring.block): ring.counts for ring in rings}
+
+    def count(ring: Ring, layer: Layer, ones: int) -> int:
+        if len(sessions) == 1:
+            return taken[ring.window, ring.block].get(layer.name, 0)
+        guess = estimate(ones, layer.bits, len(spec.seeds))
+        return layer.capacity if guess == inf else round(guess)
+
+    merge = _both if shared else _either
+    yield from install(target, spec, rings, read_from(sessions, merge), count)
+
+
+def _read(sessions: tuple[Session, ...]) -> Operation[list[Ring]]:
+    """Return the rings that filters have together: each layer that is in any of them."""
+    found: list[list[Ring]] = []
+    for session in sessions:
+        found.append((yield from rings_of(session)))
+        if len(found) > 1:
+            check_equal(sessions[0], session, [found[0], found[-1]])
+    joined: dict[tuple[str, int], Ring] = {}
+    for ring in (ring for own in found for ring in own):
+        place = ring.window, ring.block
+        if place in joined:
+            layers = {layer.name: layer for layer in (*ring.layers, *joined[place].layers)}
+            joined[place] = ring.with_layers(layers.values())
+        else:
+            joined[place] = ring
+    return sorted(joined.values(), key=lambda ring: -ring.block)
+
+
+def _ones(chunk: bytes, layer: Layer) -> int:
+    """Return how many bits, or counters, of a chunk aren't 0."""
+    if layer.width == 1:
+        return int.from_bytes(chunk, "little").bit_count()
+    return sum((byte > 15) + (byte & 15 > 0) for byte in chunk)
+
+
+def _either(chunks: list[bytes]) -> bytes:
+    """Return the bits that are set in any chunk."""
+    bits = 0
+    for chunk in chunks:
+        bits |= int.from_bytes(chunk, "little")
+    return bits.to_bytes(len(chunks[0]), "little")
+
+
+def _both(chunks: list[bytes]) -> bytes:
+    """Return the bits that are set in all chunks."""
+    bits = -1
+    for chunk in chunks:
+        bits &= int.from_bytes(chunk, "little")
+    return bits.to_bytes(len(chunks[0]), "little")

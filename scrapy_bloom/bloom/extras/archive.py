@@ -1,0 +1,124 @@
+"""Filters in files: saved while they are in use, and loaded under a free key.
+
+A file is gzip, so that damage is noticed and empty bitmaps shrink. It has a line of JSON with the
+spec and all rings, and then the bitmaps in their order. The layers say how long they are.
+"""
+
+import gzip
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from scrapy_bloom.bloom.errors import ArchiveError
+from scrapy_bloom.bloom.extras.bitmaps import install, read_from, rings_of, spans
+from scrapy_bloom.bloom.model.ring import Layer, Ring
+from scrapy_bloom.bloom.model.spec import Spec
+from scrapy_bloom.bloom.protocol.rings import Operation
+from scrapy_bloom.bloom.protocol.session import Session
+
+Path = str | os.PathLike[str]
+#: Bytes of the line with the rings, at most.
+MAX_LINE_BYTES = 64 << 20
+
+
+def save(path: Path, session: Session) -> Operation[None]:
+    """Write a filter to a file, which gets its name when it's whole.
+
+    Raises:
+        ArchiveError: it can't be written.
+    """
+    rings = yield from rings_of(session)
+    read = read_from([session], b"".join)
+    with _writing(path) as file:
+        line = {"spec": session.known.dump(), "rings": [_fields(ring) for ring in rings]}
+        file.write(json.dumps(line).encode() + b"\n")
+        for ring in rings:
+            for layer in ring.layers:
+                for start, size in spans(layer):
+                    chunk = yield from read(ring, layer, start, size)
+                    file.write(chunk)
+
+
+def load(path: Path, session: Session, max_memory: int) -> Operation[None]:
+    """Install a filter from a file, trusting nothing that it says.
+
+    Raises:
+        ArchiveError: it isn't a saved filter, is damaged, or takes more memory than is allowed.
+        ConfigurationError: the key is in use.
+    """
+    with _reading(path) as file:
+        spec, rings = _parse(file.readline(MAX_LINE_BYTES), max_memory)
+
+        def read(ring: Ring, layer: Layer, start: int, size: int) -> Operation[bytes]:
+            chunk = file.read(size)
+            is_last = (ring, layer) == (rings[-1], rings[-1].layers[-1])
+            is_end = is_last and start + size == layer.memory
+            if len(chunk) < size or (is_end and file.read(1)):
+                raise ValueError("it has another length than its bitmaps")
+            yield []
+            return chunk
+
+        yield from install(session, spec, rings, read, lambda ring, one, _: ring.counts[one.name])
+
+
+def _fields(ring: Ring) -> dict[str, Any]:
+    """Return a ring as its block has it stored: ``Ring.parse`` reads it."""
+    fields = {f"{ring.window}:{layer.name}": layer.text for layer in ring.layers}
+    counts = {f"n:{ring.window}:{name}": str(count) for name, count in ring.counts.items()}
+    return {"window": ring.window, "block": ring.block, "fields": {**fields, **counts}}
+
+
+def _parse(line: bytes, max_memory: int) -> tuple[Spec, list[Ring]]:
+    """Read the line with the rings.
+
+    Raises:
+        ValueError, TypeError, KeyError: it isn't one, or asks for too much memory.
+    """
+    stored = json.loads(line)
+    spec = Spec.parse(stored["spec"])
+    rings = [Ring.parse(one["window"], one["block"], one["fields"]) for one in stored["rings"]]
+    blocks = [ring.block for ring in rings]
+    if not rings or blocks != sorted(blocks, reverse=True) or blocks[-1] != 0:
+        raise ValueError("it has no block 0")
+    if {type(block) for block in blocks} != {int} or blocks[0] >= spec.blocks:
+        raise ValueError("it has blocks that its filter hasn't")
+    layers = [layer for ring in rings for layer in ring.layers]
+    if not all(ring.layers for ring in rings) or any(not layer.bits for layer in layers):
+        raise ValueError("it has a ring without bitmaps")
+    if any(layer.width != (4 if spec.counting else 1) for layer in layers):
+        raise ValueError("it has bitmaps of another kind")
+    if sum(layer.memory for layer in layers) > max_memory:
+        raise ValueError(f"its bitmaps take more than {max_memory:,} bytes")
+    return spec, rings
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with gzip.open(path) as file:
+            yield file  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, ArchiveError):
+            raise
+        raise ArchiveError(f"The file {path!s} can't be loaded, because {error}") from error
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[IO[bytes]]:
+    part = f"{os.fspath(path)}.{secrets.token_hex(4)}.part"
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw:
+            with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1) as file:
+                yield file  # type: ignore[misc]
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(part, path)  # noqa: PTH105 - of two texts
+    except OSError as error:
+        raise ArchiveError(f"The file {path!s} can't be written, because {error}") from error
+    finally:
+        if os.path.exists(part):  # noqa: PTH110 - of a text
+            os.unlink(part)  # noqa: PTH108 - of a text

@@ -1,0 +1,145 @@
+"""Reads the bitmaps of filters in chunks, and installs a filter under a free key. No I/O."""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.model.ring import Changes, Layer, Ring
+from scrapy_bloom.bloom.model.spec import Spec
+from scrapy_bloom.bloom.protocol.rings import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.session import Session
+
+#: Bytes read or written in one command, which takes 0.1 ms of the server's time.
+CHUNK_BYTES = 256 << 10
+#: Seconds that a bitmap lasts while its filter isn't installed yet.
+INSTALL_SECONDS = 86_400
+
+#: Returns a chunk of a layer's bitmap: its first byte, and how many.
+ReadChunk = Callable[[Ring, Layer, int, int], Operation[bytes]]
+
+
+def rings_of(session: Session) -> Operation[list[Ring]]:
+    """Return all rings of a filter as they are now.
+
+    Block 0 comes last, because it makes a filter of the blocks when they are installed.
+
+    Raises:
+        ConfigurationError: there is no such filter.
+    """
+    if (yield from session.find()) is None:
+        raise ConfigurationError(f"There is no filter {session.keys.prefix!r}. Check the `key`")
+    views = yield from session.read()
+    return sorted((view.ring for view in views.values()), key=lambda ring: -ring.block)
+
+
+def spans(layer: Layer) -> Iterator[tuple[int, int]]:
+    """Yield the first byte and the length of each chunk of a bitmap."""
+    for start in range(0, layer.memory, CHUNK_BYTES):
+        yield start, min(CHUNK_BYTES, layer.memory - start)
+
+
+def read_from(sessions: Sequence[Session], merge: Callable[[list[bytes]], bytes]) -> ReadChunk:
+    """Return a reader that merges the chunks of filters. A bitmap that's missing is empty.
+
+    Bits are only ever set, so there are at least as many as the counts that were read before.
+    """
+
+    def read(ring: Ring, layer: Layer, start: int, size: int) -> Operation[bytes]:
+        keys = [one.keys.layer(ring.window, ring.block, layer.name) for one in sessions]
+        replies = yield [Call(key, ("GETRANGE", key, start, start + size - 1)) for key in keys]
+        return merge([bytes(reply.data).ljust(size, b"\0") for reply in replies])
+
+    return read
+
+
+def install(
+    session: Session,
+    spec: Spec,
+    rings: Sequence[Ring],
+    read: ReadChunk,
+    count: Callable[[Ring, Layer, int], int],
+) -> Operation[None]:
+    """Write a filter under a free key: all bitmaps, and then the rings, which make it one.
+
+    Args:
+        session: of the filter to be.
+        spec: what it's made with.
+        rings: its rings, that of block 0 last.
+        read: returns its bitmaps, chunk by chunk.
+        count: returns how many URLs a layer has, from its number of bits that are 1.
+
+    Raises:
+        ConfigurationError: the key is in use.
+    """
+    if (yield from session.find()) is not None:
+        raise in_use(session)
+    installed = []
+    for ring in rings:
+        counts = {}
+        for layer in ring.layers:
+            ones = yield from _write(session, ring, layer, read)
+            counts[layer.name] = count(ring, layer, ones)
+        installed.append(replace(ring, counts=counts))
+    session.spec = replace(spec, id=secrets.token_hex(16))
+    session.views.clear()
+    for ring in installed:
+        key, version = session.keys.ring(ring.block), secrets.token_hex(8)
+        empty = replace(ring, version="", layers=())
+        call = session.change(empty, Changes([], [*ring.layers], []), version)
+        (answer,) = yield [call]
+        if answer.fields.get(f"v:{ring.window}") != version:
+            raise in_use(session)
+        fields = {f"n:{ring.window}:{name}": value for name, value in ring.counts.items()}
+        words = [word for pair in fields.items() for word in pair]
+        yield [Call(key, ("HSET", key, *words))] if words else []
+
+
+def _write(session: Session, ring: Ring, layer: Layer, read: ReadChunk) -> Operation[int]:
+    """Write a bitmap; return how many of its bits are 1."""
+    key, ones = session.keys.layer(ring.window, ring.block, layer.name), 0
+    yield [
+        Call(key, ("DEL", key)),
+        Call(key, ("SETRANGE", key, layer.memory - 1, b"\0")),  # allocates it at its final size
+        Call(key, ("EXPIRE", key, INSTALL_SECONDS)),
+    ]
+    for start, size in spans(layer):
+        chunk = yield from read(ring, layer, start, size)
+        bits = int.from_bytes(chunk, "little").bit_count()
+        if bits:
+            yield [Call(key, ("SETRANGE", key, start, chunk))]
+        ones += bits
+    return ones
+
+
+def in_use(session: Session) -> ConfigurationError:
+    """Return the error for a key that isn't free."""
+    return ConfigurationError(
+        f"The `key` {session.keys.prefix!r} is in use. Choose another one, or delete its filter"
+    )
+
+
+def check_equal(one: Session, two: Session, rings: Sequence[Sequence[Ring]]) -> None:
+    """Check that two filters have the same geometry.
+
+    Raises:
+        FilterMismatchError: they place items differently, or their bitmaps have other sizes.
+    """
+    for name in ("seeds", "blocks", "ring", "counting"):
+        if getattr(one.known, name) != getattr(two.known, name):
+            raise FilterMismatchError(
+                f"The filters {one.keys.prefix!r} and {two.keys.prefix!r} have different {name}. "
+                "Create one of them with the seeds and options of the other"
+            )
+    if one.known.counting:
+        raise FilterMismatchError("A filter with `counting` can be copied, but not combined")
+    sizes: dict[tuple[str, int, str], int] = {}
+    for ring in (ring for own in rings for ring in own):
+        for layer in ring.layers:
+            place = ring.window, ring.block, layer.name
+            if sizes.setdefault(place, layer.bits) != layer.bits:
+                raise FilterMismatchError(
+                    f"The filters {one.keys.prefix!r} and {two.keys.prefix!r} have bitmaps of "
+                    "different sizes, because one has grown or has another capacity"
+                )
