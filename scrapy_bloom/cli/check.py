@@ -29,8 +29,7 @@ def run(project: Project, opts: argparse.Namespace) -> ExitCode:
         memories = stored.remembered(known)
         spider = target.spider or stored.only_spider()
         claims = stored.find_claims(spider, known) if spider else {}
-        now = stored.now
-    rows = [_row(url, key, memories.get(key), claims.get(key), now) for url, key in keys.items()]
+    rows = [_row(url, key, memories.get(key), claims.get(key)) for url, key in keys.items()]
     if opts.json:
         show_json({"key": stored.bloom.key, "address": stored.bloom.label, "urls": rows})
     else:
@@ -38,9 +37,7 @@ def run(project: Project, opts: argparse.Namespace) -> ExitCode:
     return ExitCode.FINE if all(row["remembered"] for row in rows) else ExitCode.NO
 
 
-def _row(
-    url: str, key: Key, memory: Memory | None, claim: StoredClaim | None, now: int
-) -> dict[str, Any]:
+def _row(url: str, key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[str, Any]:
     """Return what is known of a URL."""
     row: dict[str, Any] = {
         "url": without_credentials(url),
@@ -56,8 +53,8 @@ def _row(
     if key[0] == RUN:
         row["state"] = "crawled by each run"
     elif claim and claim.owner == FAILED:
-        row |= {"retry": claim.time, "reason": claim.nonce}
-        row["state"] = "to be crawled again" if claim.time <= now else "failed"
+        row |= {"retry": claim.time, "reason": claim.nonce if claim.has_failed else ""}
+        row["state"] = "failed" if claim.has_failed else "to be crawled again"
     elif claim:
         row["state"] = "pending"
         row["since"] = row["since"] or claim.time
@@ -66,14 +63,14 @@ def _row(
 
 def _until(row: Row) -> str:
     if row["retry"]:
-        return f"tried again {minute(row['retry'])}"
+        return minute(row["retry"])
     return minute(row["until"]) or ("never" if row["remembered"] else "")
 
 
 COLUMNS: Sequence[Column] = (
     Column("state", lambda row: row["state"]),
-    Column("since at the earliest (UTC)", lambda row: minute(row["since"])),
-    Column("forgotten (UTC)", _until),
+    Column("since (UTC) or later", lambda row: minute(row["since"])),
+    Column("forgotten, or next try (UTC)", _until),
     Column("window", lambda row: row["window"]),
     Column("URL", lambda row: row["url"]),
 )

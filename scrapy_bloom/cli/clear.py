@@ -18,20 +18,21 @@ def run(project: Project, opts: argparse.Namespace) -> ExitCode:
                 f"--window {quoted(opts.window)} isn't a window of this filter. Choose one of: "
                 f"{listed(stored.windows)}"
             )
-        rings = [
-            ring for (window, _), ring in stored.rings.items() if opts.window in (None, window)
-        ]
-        count = sum(ring.count(stored.live(ring)) for ring in rings)
-        window = f" in the window {opts.window!r}" if opts.window else ""
-        question = f"Forget {plural(count, 'URL')}{window} of {stored.bloom.key}"
-        if not opts.yes and not _agrees(f"{question} on {stored.bloom.label}?"):
+        views = [v for (window, _), v in stored.views.items() if opts.window in (None, window)]
+        count = sum(view.ring.count(view.tested) for view in views)
+        what = plural(count, "URL")
+        if opts.window is not None:
+            what += f" in the window {opts.window!r}"
+        elif pending := sum(1 for name in stored.spiders for _ in stored.scan(name)):
+            what += f" and {plural(pending, 'pending request')}"
+        where = f"{stored.bloom.key} on {stored.bloom.label}"
+        if not opts.yes and not _agrees(f"Forget {what} of {where}?"):
             return ExitCode.NO
-        for name in {ring.window for ring in rings}:
-            stored.bloom.run(stored.bloom.session.clear(name))
+        stored.bloom.clear(opts.window)
     if opts.json:
         show_json({"key": stored.bloom.key, "window": opts.window, "forgotten": count})
     else:
-        print(f"{stored.bloom.key}: {plural(count, 'URL')}{window} forgotten")
+        print(f"{where}: {what} forgotten")
     return ExitCode.FINE
 
 

@@ -61,7 +61,7 @@ def _counted(
 ) -> Iterator[FoundClaim]:
     """Count claims, and yield those that may be listed."""
     for found in claims:
-        is_failed = found.claim.owner == FAILED
+        is_failed = found.claim.has_failed
         counts["pending"] += 1
         counts["failed"] += is_failed
         if is_failed or not only_failed:
@@ -95,17 +95,17 @@ def _row(
     claim: StoredClaim, request: str, living: Mapping[str, Worker], queues: set[str]
 ) -> dict[str, Any]:
     """Return what is known of a pending request."""
-    is_failed, worker = claim.owner == FAILED, living.get(claim.owner)
-    state = "failed" if is_failed else "running" if worker else "waits"
+    waits, worker = claim.owner == FAILED, living.get(claim.owner)
+    state = "failed" if claim.has_failed else "running" if worker else "waits"
     if claim.owner in queues:
         state = "in a queue"
     return {
         "state": state,
         "process": worker.pid if worker else None,
-        "since": None if is_failed else claim.time,
-        "retry": claim.time if is_failed else None,
+        "since": None if waits else claim.time,
+        "retry": claim.time if waits else None,
         "attempts": claim.attempts,
-        "reason": claim.nonce if is_failed else "",
+        "reason": claim.nonce if claim.has_failed else "",
         "url": _url(request),
     }
 

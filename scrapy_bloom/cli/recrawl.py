@@ -13,7 +13,7 @@ from scrapy import Spider
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol.claims import FAILED, Again
+from scrapy_bloom.bloom.protocol.claims import Again
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.cli.base import Command, ExitCode
 from scrapy_bloom.cli.output import (
@@ -155,7 +155,7 @@ def _retry_failed(stored: StoredFilter, spider: str) -> Counter[Again]:
     """Have all pages that failed crawled now."""
     by_block: dict[int, dict[str, str]] = defaultdict(dict)
     for block, claim in stored.scan(spider):
-        if claim.owner == FAILED:
+        if claim.has_failed:
             by_block[block][claim.field] = ""
     return Counter(_again(stored, spider, by_block).values())
 

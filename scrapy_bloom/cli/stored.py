@@ -1,13 +1,12 @@
 """A filter as it's stored, read without changing it."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.model.ring import SLACK_SECONDS, Layer, Ring, View
+from scrapy_bloom.bloom.model.ring import View
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.claims import Claims, StoredClaim
@@ -15,8 +14,8 @@ from scrapy_bloom.bloom.protocol.rings import DEFAULT, Operation, Place, parts
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import Batch, Key, Verdict
 
-#: Blocks that are read, and URLs that are looked up, together.
-READ_TOGETHER, LOOKED_UP_TOGETHER = 256, 64
+#: URLs that are looked up together.
+LOOKED_UP_TOGETHER = 64
 #: Times that a filter is read again because it has changed.
 MAX_READS = 10
 
@@ -52,18 +51,14 @@ class StoredFilter:
         schedules: of the windows that the next crawl has; of others, that of the last crawl counts.
 
     Attributes:
-        schedules: of all windows whose length is known.
-        rings: as they were read.
+        views: its rings, as they were read.
         spiders: names of those that have crawled with it.
-        now: the server's clock then.
     """
 
     def __init__(self, bloom: BloomFilter, schedules: Mapping[str, Schedule]) -> None:
-        self.bloom, self._known = bloom, dict(schedules)
-        self.schedules = self._known
-        self.rings: dict[Place, Ring] = {}
+        self.bloom, self._schedules = bloom, schedules
+        self.views: dict[Place, View] = {}
         self.spiders: list[str] = []
-        self.now = 0
 
     @property
     def spec(self) -> Spec:
@@ -73,7 +68,7 @@ class StoredFilter:
     @property
     def windows(self) -> list[str]:
         """The windows that there are, the default one first."""
-        return sorted({window for window, _ in self.rings}, key=lambda one: (one != DEFAULT, one))
+        return sorted({window for window, _ in self.views}, key=lambda one: (one != DEFAULT, one))
 
     def read(self) -> None:
         """Read all that is stored, except bitmaps and claims.
@@ -89,40 +84,14 @@ class StoredFilter:
                 f"there is no filter {self.bloom.key!r} on {self.bloom.label}. Check the key, the "
                 "address and --spider, or crawl something first"
             )
-        self.rings.clear()
-        for blocks in parts(range(self.spec.blocks), READ_TOGETHER):
-            replies = self.bloom.run(_send([session.read_block(block) for block in blocks]))
-            for block, reply in zip(blocks, replies, strict=True):
-                self._take(block, reply)
-        session.windows = {DEFAULT: Schedule(), **dict.fromkeys(self.windows, Schedule())}
-        session.windows |= self.schedules
-
-    def _take(self, block: int, reply: Reply) -> None:
-        """Take over what a block has stored."""
-        self.now, named = reply.now, defaultdict[str, list[str]](list)
-        if reply.fields.get("id") != self.spec.id:
-            return
-        for field in reply.fields:
-            kind, _, name = field.partition(":")
-            named[kind].append(name)
-        for window in named["v"]:
-            self.rings[window, block] = self.bloom.session.parse(window, block, reply)
-        if block == 0:
-            self.spiders = sorted(named["s"])
-            noted = {name: Schedule.parse(reply.fields[f"w:{name}"]) for name in named["w"]}
-            self.schedules = {**noted, **self._known}
+        (first,) = self.bloom.run(_send([session.read_block(0)]))
+        self.spiders = sorted(name[2:] for name in first.fields if name.startswith("s:"))
+        session.windows = dict(self._schedules)
+        self.views = self.bloom.run(session.read())
+        others = {name: session.schedule(name) for name in (DEFAULT, *self.windows)}
+        session.windows = {**others, **self._schedules}
 
     # -- what is remembered --
-
-    def forgets(self, ring: Ring, layer: Layer) -> int:
-        """Return when a layer is forgotten; 0 for never."""
-        if ring.window in self.schedules:
-            return ring.forgets(layer, self.schedules[ring.window])
-        return layer.expires and layer.expires - SLACK_SECONDS
-
-    def live(self, ring: Ring) -> list[Layer]:
-        """Return the layers of a ring that aren't forgotten, the oldest first."""
-        return [one for one in ring.layers if not 0 < self.forgets(ring, one) <= self.now]
 
     def remembered(self, keys: Sequence[Key]) -> dict[Key, Memory]:
         """Look URLs up; return what is remembered of those that are.
@@ -142,32 +111,30 @@ class StoredFilter:
 
     def _look_up(self, keys: Sequence[Key], found: dict[Key, Memory]) -> bool:
         """Look up URLs; return False if the filter has changed, and has to be read again."""
+        session = self.bloom.session
         script = "contains-counters" if self.spec.counting else "contains"
         batches = list(self._batches(keys))
-        calls = [self.bloom.session.test(script, batch, ()) for batch in batches]
+        calls = [session.test(script, batch, ()) for batch in batches]
         replies = self.bloom.run(_send(calls))
         if any(reply.status == "stale" for reply in replies):
             return False
         for batch, reply in zip(batches, replies, strict=True):
-            (layer,) = batch.view.tested
+            ring, (layer,) = batch.view.ring, batch.view.tested
             # A layer whose bitmap is lost has no verdicts.
             for place, verdict in zip(batch.places, reply.verdicts, strict=False):
                 if verdict == Verdict.SEEN:
-                    memory = Memory(layer.opened, self.forgets(batch.view.ring, layer))
-                    found.setdefault(keys[place], memory)
+                    forgets = ring.forgets(layer, session.schedule(ring.window))
+                    found.setdefault(keys[place], Memory(layer.opened, forgets))
         return True
 
     def _batches(self, keys: Sequence[Key]) -> Iterator[Batch]:
         """Yield what has to be looked up in each layer, the most recent layers first."""
         hashed = [self.spec.hasher.hashes(item) for _, item in keys]
-        for (window, block), ring in self.rings.items():
+        for (window, block), view in self.views.items():
             places = [p for p, key in enumerate(keys) if (key[0], hashed[p][0]) == (window, block)]
-            layers = self.live(ring)
-            if not self.spec.tests_all:  # the oldest generation knows all that is remembered
-                layers = [one for one in layers if one.generation == layers[0].generation]
-            for layer in reversed(layers) if places else ():
-                view = View(ring, (), (layer,), 0)
-                yield Batch(view, places, [hashed[place][1] for place in places])
+            for layer in view.tested if places else ():
+                own = View(view.ring, (), (layer,), 0)
+                yield Batch(own, places, [hashed[place][1] for place in places])
 
     # -- what is pending --
 
