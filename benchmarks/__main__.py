@@ -1,7 +1,4 @@
-"""``python -m benchmarks``: run all benchmarks, print their tables, write the pages in docs.
-
-Those are docs/performance.md and docs/performance-appendix.md.
-"""
+"""``python -m benchmarks``: run all benchmarks, print their tables, write docs/performance.md."""
 
 import argparse
 import sys
@@ -11,18 +8,13 @@ from time import perf_counter
 from typing import Protocol
 
 from benchmarks import (
-    client,
     crawl,
-    floor,
-    growth,
     items,
     latency,
     library,
     lockstep,
     memory,
     pending,
-    rotation,
-    scaling,
     size,
     throughput,
 )
@@ -41,9 +33,8 @@ class Benchmark(Protocol):
         """Measure less than usual, or more."""
 
 
-#: Run only if they are named, or with --full: docs/scaling.md is computed from what "scaling"
-#: finds, and the crawls of the documentation take as long as five other benchmarks.
-RARE = ("documentation", "scaling")
+#: Run only if they are named, or with --full: they take as long as five other benchmarks.
+RARE = ("documentation",)
 
 
 def benchmarks(charts: Path) -> dict[str, Benchmark]:
@@ -56,18 +47,13 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
         "crawl": partial(crawl.run, plot=charts / "crawl.svg"),
         "documentation": crawl.run_documentation,
         "items": items.run,
-        "floor": floor.run,
-        "client": partial(client.run, plot=charts / "client.svg"),
         "throughput": throughput.run,
         "size": partial(size.run, plot=charts / "size.svg"),
         "library": library.run,
         "latency": latency.run,
-        "rotation": rotation.run,
-        "growth": growth.run,
         "memory": memory.run,
         "pending": pending.run,
         "lockstep": lockstep.run,
-        "scaling": partial(scaling.run, page=charts / "scaling-measured.json"),
     }
 
 
@@ -77,7 +63,7 @@ def main() -> None:
     extent.add_argument(
         "--quick",
         action="store_true",
-        help=f"less exact; the pages are written to {WORK.name}/quick",
+        help=f"less exact; the page is written to {WORK.name}/quick",
     )
     extent.add_argument(
         "--full", action="store_true", help="100 million URLs, all peers (two hours)"
@@ -87,7 +73,7 @@ def main() -> None:
         metavar="NAME",
         nargs="+",
         default=[],
-        help="run these; the pages have the others from earlier runs",
+        help="run these; the page has the others from earlier runs",
     )
     options = parser.parse_args()
     directory = WORK / "quick" if options.quick else ROOT / "docs"

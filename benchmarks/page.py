@@ -1,8 +1,7 @@
-"""The pages that the benchmarks are written to, made of what each of them has found.
+"""The page that the benchmarks are written to, made of what each of them has found.
 
-A short one answers what most readers ask; the appendix has further tables. What a benchmark finds
-is kept in a file of its own. So the pages can be made of several runs, and one that fails takes
-nothing from the others.
+What a benchmark finds is kept in its own file. So the page can be made of several runs, and one
+that fails takes nothing from the others.
 """
 
 import json
@@ -12,33 +11,25 @@ from pathlib import Path
 
 from benchmarks.report import Outcome, Table, Target, command, machine, packages, wrapped
 
-PAGE, APPENDIX = "performance.md", "performance-appendix.md"
-#: Benchmarks whose charts are on the short page.
-PICTURES = ("crawl", "client", "size")
-#: Benchmarks whose tables are in the appendix. Of the others it has targets and charts.
-TABLES = ("crawl", "documentation", "items", "floor", "size", "memory")
-INTRODUCTION = f"""\
-Figures are medians on real servers; `make bench` writes this page, and
-[the appendix]({APPENDIX}) with further tables and all targets."""
-APPENDIX_INTRODUCTION = f"""\
-Tables and targets behind [the page on performance]({PAGE}). `make bench` prints further tables."""
+PAGE = "performance.md"
+#: Benchmarks whose charts are on the page.
+PICTURES = ("crawl", "size")
+INTRODUCTION = "Figures are medians on real servers. `make bench` writes this page."
 SUMMARY_COLUMNS = ("", "scrapy-bloom", "beside it", "target")
-TARGET_COLUMNS = ("", "target", "here", "")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What one benchmark has found, as it is on the pages.
+    """What one benchmark has found, as it is on the page.
 
     Args:
         name: of the benchmark.
         facts: machine and packages; what was found with others does not belong on the same page.
         command: what was run.
-        headline: sentences that the short page begins with; "" if this has none for it.
+        headline: sentences that the page begins with; "" if this has none for it.
         targets: how it compares with its targets.
-        summary: rows of the short page's table.
+        summary: rows of the page's table.
         chart: its chart; "" without one.
-        sections: tables and text.
     """
 
     name: str
@@ -48,13 +39,11 @@ class Kept:
     targets: Sequence[Target]
     summary: Sequence[Sequence[str]]
     chart: str
-    sections: str
 
     @classmethod
     def of(cls, name: str, outcome: Outcome) -> "Kept":
         """Put what was found into markdown."""
         chart = f"![{outcome.tables[0].title}]({outcome.plot.name})" if outcome.plot else ""
-        parts = [*(table.to_markdown() for table in outcome.tables), chart, outcome.text]
         return cls(
             name,
             facts(),
@@ -63,7 +52,6 @@ class Kept:
             outcome.targets,
             outcome.summary,
             chart,
-            "\n\n".join(filter(None, parts)),
         )
 
     @classmethod
@@ -112,13 +100,12 @@ def facts() -> str:
 
 
 def write(directory: Path, results: Sequence[Kept]) -> None:
-    """Write both pages."""
+    """Write the page."""
     (directory / PAGE).write_text(_page(results), encoding="utf-8")
-    (directory / APPENDIX).write_text(_appendix(results), encoding="utf-8")
 
 
 def _page(results: Sequence[Kept]) -> str:
-    """Return the short page."""
+    """Return the page."""
     summary = Table("", SUMMARY_COLUMNS, [row for kept in results for row in kept.summary])
     commands = sorted({f"`{kept.command}`" for kept in results})
     sentences = [kept.headline for kept in results if kept.headline]
@@ -141,23 +128,4 @@ def _judged(results: Sequence[Kept]) -> str:
     """Say how many targets are met."""
     targets = [target for kept in results for target in kept.targets]
     met = sum(target.is_met for target in targets)
-    return (
-        f"Of {len(targets)} [targets]({APPENDIX}#targets), {met} are met and "
-        f"{len(targets) - met} missed."
-    )
-
-
-def _appendix(results: Sequence[Kept]) -> str:
-    """Return the page with further tables."""
-    targets = Table("Targets", TARGET_COLUMNS)
-    for kept in results:
-        for target in kept.targets:
-            targets.add(target.what, target.limit, target.here, target.verdict)
-    sections = [
-        "# Performance: appendix",
-        APPENDIX_INTRODUCTION,
-        _list(facts().splitlines()),
-        targets.to_markdown(),
-        *filter(None, (kept.sections if kept.name in TABLES else kept.chart for kept in results)),
-    ]
-    return "\n\n".join(sections) + "\n"
+    return f"Of {len(targets)} targets, {met} are met and {len(targets) - met} missed."

@@ -67,9 +67,6 @@ def _prepare(_app: Sphinx, page: str, source: list[str]) -> None:
     if page == "index":
         # Sphinx warns of folders that are empty or not there.
         source[0] = _FOLDER.sub(lambda found: found[0] if _has_pages(found[1]) else "", source[0])
-    if page == "decisions/README":
-        # All of them, below their index; the page itself is also read on GitHub.
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n[0-9]*\n```\n"
 
 
 def _has_pages(folder: str) -> bool:
