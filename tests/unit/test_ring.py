@@ -1,385 +1,258 @@
-"""A block's ring against its definitions: what is remembered, for how long, and at what error rate.
+"""A ring's decisions: which bitmaps come, go, are read and are written. Pure."""
 
-Random histories of a ring (time that jumps, growth, rotation, changed settings, losses) keep all
-that a ring promises; a second, much simpler model says what it has to remember.
-"""
+from dataclasses import replace
+from datetime import datetime
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.examples import examples
-from support.rings import DAY, HOUR, NOW, YEAR, all_full, fresh, headers, numbers, schedule
 
-from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model import ledger, ring_codec
-from scrapy_bloom.bloom.model.generations import (
-    MAX_FURTHER_LAYERS,
-    MAX_LAYERS,
-    Config,
-    Counts,
-    Layer,
-    forgotten_before,
-)
-from scrapy_bloom.bloom.model.header import WRITE_ALL
-from scrapy_bloom.bloom.model.ledger import LedgerEntry
-from scrapy_bloom.bloom.model.ring import (
-    RING_OUTLIVES_SECONDS,
-    RUNS_EXPIRE_SECONDS,
-    RUNS_KEPT,
-    SLACK_SECONDS,
-    Ring,
-)
-from scrapy_bloom.bloom.model.schedule import HALF_MONTHS, MAX_GENERATIONS, RUNS
-from scrapy_bloom.bloom.model.sizing import MAX_GROWN_BITS, MAX_LAYER_BITS, plan
+from scrapy_bloom.bloom.model.ring import SLACK_SECONDS, Changes, Layer, Ring, View
+from scrapy_bloom.bloom.model.schedule import DAY, Schedule
+from scrapy_bloom.bloom.model.spec import Options, Spec
 
-schedules = st.sampled_from(
-    [
-        None,
-        schedule(2, 2, HALF_MONTHS),
-        schedule(12, 2, HALF_MONTHS),
-        schedule(48, 24, HALF_MONTHS),
-        schedule(1, 1),
-        schedule(DAY, DAY),
-        schedule(6 * HOUR, HOUR),
-        schedule(MAX_GENERATIONS * HOUR, HOUR),
-        schedule(1, 1, RUNS),
-        schedule(5, 1, RUNS),
-        schedule(6, 2, RUNS),
-    ]
-)
-configs = st.builds(
-    Config,
-    capacity=st.integers(1, 50) | st.integers(1, 10**5),
-    error_rate=st.sampled_from([1e-6, 1e-3, 0.1]),
-    schedule=schedules,
-    growth=st.sampled_from([0, 1, 1.5, 2, 64]),
-    max_memory=st.none() | st.integers(10**3, 10**8),
-)
-jumps = (
-    st.integers(-HOUR, HOUR)
-    | st.integers(-7 * DAY, 70 * DAY)
-    | st.sampled_from([0, 1, -1, DAY, 31 * DAY, YEAR, -YEAR])
-)
-runs = st.none() | st.sampled_from("abc") | st.integers(0, 100).map(str)
+#: 28 November 2026, noon (UTC).
+NOW = 1_795_867_200
+NEVER = Schedule()
+WINDOWS = ["never", "2 days", "3 weeks", "1 month", "2 months", "5 months", "6 months", "1 year"]
+SPEC = Options(blocks=1, capacity=1000, seeds=(1, 2, 3)).create(NEVER)
+WRITE_ALL = replace(SPEC, ring="write-all")
 
 
-@dataclass
-class History:
-    """A ring on its way, with the exact counts, the clock, and by what its layers were made."""
-
-    ring: Ring
-    now: int
-    counts: dict[str, int] = field(default_factory=dict)
-    made_by: dict[str, tuple[int, Config]] = field(default_factory=dict)
-    changes: int = 0
-    names: set[str] = field(default_factory=set)
-    #: By the time of the record, the generations that took pages.
-    recorded: dict[int, set[int]] = field(default_factory=dict)
-    #: Whether its clock never goes back, and whether no generation was lost but the oldest ones.
-    is_forward: bool = False
-    is_in_order: bool = True
-
-    def __post_init__(self) -> None:
-        self.took(self.ring)
-
-    def took(self, ring: Ring) -> None:
-        """Go on with a ring; a layer that was not there is new, under a name never used before."""
-        known = {layer.name: layer for layer in self.ring.layers} if self.made_by else {}
-        for layer in ring.layers:
-            if layer.name in known:
-                assert layer == known[layer.name]
-                continue
-            assert layer.name not in self.names
-            self.names.add(layer.name)
-            self.made_by[layer.name] = self.changes, ring.config
-            self.counts[layer.name] = 0
-        self.ring = ring
+def day(text: str) -> int:
+    """Return the start of a day (UTC)."""
+    return int(datetime.fromisoformat(f"{text}T00:00:00+00:00").timestamp())
 
 
-@st.composite
-def histories(draw: st.DrawFn, *, forward: bool = False) -> History:
-    """Draw a ring that can be reached. What it promises is checked at every step."""
-    header, config = draw(headers), draw(configs)
-    now = draw(st.integers(20 * YEAR, 80 * YEAR))
-    block = draw(st.integers(0, header.blocks - 1))
-    try:
-        history = History(Ring.fresh(header, config, now, block=block, run=draw(runs)), now)
-    except ConfigurationError:
-        history = History(
-            Ring.fresh(header, replace(config, max_memory=None), now, block=block), now
-        )
-    history.is_forward = forward or draw(st.booleans())
-    for _ in range(draw(st.integers(0, 12))):
-        before = history.ring
-        step(draw, history)
-        check(history)
-        check_versions(before, history)
-    return history
+class Filter:
+    """A ring with exact sets in the place of bitmaps, used by clients with any schedules."""
+
+    def __init__(self, spec: Spec = SPEC) -> None:
+        self.spec = spec
+        self.ring = Ring("default", 0, spec.id, "", (), {})
+        self.sets: dict[str, set[str]] = {}
+        self.removed: list[Layer] = []
+
+    def use(self, schedule: Schedule, now: int) -> View:
+        """Do what a client does before a call; asking again changes nothing."""
+        for layer in self.ring.layers:  # keys expire by themselves
+            if 0 < layer.key_expires <= now:
+                self.sets.pop(layer.name, None)
+        lost = [one.name for one in self.ring.layers if one.name not in self.sets]
+        self._apply(self.ring.changes(self.spec, schedule, now, lost), now)
+        assert not any(self.ring.changes(self.spec, schedule, now))
+        return self.ring.view(self.spec, schedule, now)
+
+    def _apply(self, changes: Changes, now: int) -> None:
+        gone, kept, come = changes
+        for layer in gone:
+            assert not 0 < now < layer.expires or layer.name not in self.sets
+            self.sets.pop(layer.name, None)
+        names = {layer.name: layer for layer in self.ring.layers if layer not in gone}
+        assert not names.keys() & {layer.name for layer in come}
+        names |= {layer.name: layer for layer in (*kept, *come)}
+        self.sets |= {layer.name: set() for layer in come}
+        counts = {name: len(self.sets[name]) for name in names}
+        self.ring = replace(self.ring, layers=tuple(sorted(names.values())), counts=counts)
+
+    def add(self, url: str, schedule: Schedule, now: int) -> bool:
+        view = self.use(schedule, now)
+        if any(url in self.sets[layer.name] for layer in view.tested):
+            return False
+        for layer in view.written:
+            self.sets[layer.name].add(url)
+        names = self.ring.counts.keys()
+        self.ring = replace(self.ring, counts={name: len(self.sets[name]) for name in names})
+        return True
+
+    def has(self, url: str, schedule: Schedule, now: int) -> bool:
+        view = self.use(schedule, now)
+        return any(url in self.sets[layer.name] for layer in view.tested)
 
 
-def step(draw: Callable[[st.SearchStrategy[Any]], Any], history: History) -> None:
-    ring, now, counts = history.ring, history.now, history.counts
-    kinds = ["advance", "advance", "record", "record", "fill", "fill"]
-    kind = draw(st.sampled_from([*kinds, "rotate", "reconfigure", "lose", "clear"]))
-    if kind == "advance":
-        jump = draw(jumps)
-        history.now = now = max(0, now + (abs(jump) if history.is_forward else jump))
-        run = draw(runs)
-        advanced = ring.advance(now, counts, run)
-        assert advanced.advance(now, counts, run) is advanced
-        history.took(advanced)
-    elif kind == "record":
-        history.took(ring.advance(now, counts))
-        written = {layer.generation for layer in history.ring.written}
-        history.recorded[now] = history.recorded.get(now, set()) | written
-    elif kind == "fill":
-        fill(history, draw(st.sampled_from([0.5, 1.0])))
-        grown = ring.grow(now, counts)
-        check_growth(ring, grown, now, counts)
-        history.took(grown)
-    elif kind == "rotate":
-        history.took(ring.rotate(now, counts))
-    elif kind == "clear":
-        history.took(ring.cleared(now))
-    elif kind == "lose":
-        lost = draw(st.sets(st.sampled_from([layer.name for layer in ring.layers])))
-        history.took(ring.without(lost))
-        history.counts.update(dict.fromkeys(lost, 0))
-        left = numbers(history.ring)
-        history.is_in_order &= left == numbers(ring)[: len(left)]
-        for took in history.recorded.values():
-            took.intersection_update(left)
-    else:
-        reconfigure(history, draw(configs))
-
-
-def fill(history: History, share: float) -> None:
-    """Record as many URLs as the written layers take, or a share of them."""
-    room = [
-        math.ceil(share * layer.capacity) - history.counts[layer.name]
-        for layer in history.ring.written
-    ]
-    for layer in history.ring.written:
-        history.counts[layer.name] += max(0, min(room))
-
-
-def reconfigure(history: History, config: Config) -> None:
-    try:
-        ring = history.ring.reconfigure(config, history.now)
-    except ConfigurationError:
-        return
-    before = {layer.name: layer for layer in history.ring.layers}
-    assert all(before[layer.name] == layer for layer in ring.layers)
-    assert ring.active.layers == history.ring.active.layers
-    history.changes += ring is not history.ring
-    history.took(ring)
-
-
-def check(history: History) -> None:
-    """Check what every ring promises."""
-    ring = history.ring
-    # One budget for each configuration, from one change to the next.
-    budgets = {history.made_by[layer.name] for layer in ring.tested}
-    assert ring.error_bound <= sum(config.error_rate for _, config in budgets) * (1 + 1e-9)
-    own = [g for g in ring.generations if g.number >= ring.since]
-    assert 1 <= len(own) <= len(ring.generations) <= MAX_GENERATIONS
-    assert len(own) <= ring.config.slots or not ring.config.schedule
-    assert numbers(ring) == sorted(set(numbers(ring)), reverse=True)
-    assert len({layer.name for layer in ring.layers}) == len(ring.layers) <= 255
-    assert len(ring.layers) - len(ring.generations) <= MAX_FURTHER_LAYERS
-    assert all(layer.index < MAX_LAYERS for layer in ring.layers)
-    assert all(layer.num_bits >= 1 for layer in ring.layers)
-    assert all(8 * layer.memory <= MAX_LAYER_BITS for layer in ring.layers)
-    assert all(8 * layer.memory <= MAX_GROWN_BITS for layer in ring.layers if layer.index)
-    assert {layer.counting for layer in ring.layers} == {ring.header.counting}
-    assert set(ring.written) | set(ring.tested) <= set(ring.layers)
-    assert len(ring.runs) == len(set(ring.runs)) <= RUNS_KEPT
-    assert ring_codec.parse(ring_codec.dump(ring)) == ring
-    check_times(ring)
-    check_due(history)
-
-
-def check_versions(old: Ring, history: History) -> None:
-    """Check that no page becomes new while nothing more is forgotten; so versions of sitemaps end.
-
-    See ``SitemapVersions``.
-    """
-    before, after = (forgotten_before(ring.generations) for ring in (old, history.ring))
-    assert after >= before
-    if after == before:
-        tested, left = ({layer.generation for layer in r.tested} for r in (old, history.ring))
-        assert all(took & left for took in history.recorded.values() if took & tested)
-
-
-def check_due(history: History) -> None:
-    """Check that pages are due once all generations that took them are forgotten, and never early.
-
-    Late, if a generation was opened in the same second, or was lost out of turn.
-    """
-    if not history.is_forward:
-        return
-    before = ledger.due_before(history.ring, history.now)
-    left = {*numbers(history.ring.advance(history.now))}
-    for time, took in history.recorded.items():
-        is_forgotten = not took & left
-        assert is_forgotten or time >= before
-        assert time <= before or not (is_forgotten and history.is_in_order)
-
-
-def check_times(ring: Ring) -> None:
-    """Check that keys live for as long as what they hold is remembered, and not for ever."""
-    plan_ = ring.config.schedule
-    last = max(ring.expires(generation) for generation in ring.generations)
-    assert ring.expiry == (last + RING_OUTLIVES_SECONDS if plan_ else 0)
-    for generation in ring.generations:
-        times = [function(generation) for function in (ring.closes, ring.forgotten, ring.expires)]
-        if plan_ is None:
-            assert times == [0, 0, 0]
-        elif plan_.counts_runs:
-            assert times == [0, 0, ring.changed + RUNS_EXPIRE_SECONDS]
-        else:
-            closes, forgotten, expires = times
-            assert closes <= forgotten == expires - SLACK_SECONDS
-            assert forgotten <= plan_.start(
-                ring.period(generation) + ring.config.slots, *ring.shift
-            )
-    assert ring.ends == ring.closes(ring.active)
-
-
-@examples(400)
-@given(histories(), st.data())
-def test_every_ring_keeps_its_promises(history: History, data: st.DataObject) -> None:
-    """See ``check``, at every step; and each generation is forgotten when it is said.
-
-    Whether the filter is used in all periods until then, or in some of them, or in none.
-    """
-    ring = history.ring.advance(history.now)  # a clock that went back moves what is in the future
-    for generation in ring.generations:
-        end = ring.forgotten(generation)
-        if end <= history.now:  # for ever, or by runs
-            continue
-        after = ring
-        uses = data.draw(st.lists(st.integers(history.now, end - 1), max_size=5))
-        for now in [*sorted(uses), end - 1]:
-            after = after.advance(now)
-            assert generation.number in numbers(after)
-        assert generation.number not in numbers(after.advance(end))
-
-
-@examples(300)
-@given(
-    histories(forward=True),
-    st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["shop", "news"])), max_size=40),
-    st.data(),
-)
-def test_pages_of_a_chunk_of_the_ledger_are_forgotten_together(
-    history: History, found: list[tuple[int, str]], data: st.DataObject
+@pytest.mark.parametrize("spec", [SPEC, WRITE_ALL], ids=["write-newest", "write-all"])
+@pytest.mark.parametrize("window", WINDOWS[1:])
+@given(since=st.integers(0, 400 * DAY), steps=st.lists(st.integers(0, 90 * DAY), max_size=8))
+def test_a_url_is_remembered_for_a_window_less_a_period_and_no_longer_than_a_window(
+    spec: Spec, window: str, since: int, steps: list[int]
 ) -> None:
-    """Whatever becomes of the ring later; and no request is lost, or in a chunk of another tag."""
-    opened = [generation.opened for generation in history.ring.generations]
-    around = {time + by for time in (*opened, *history.recorded) for by in (-1, 0, 1)}
-    times = sorted(time for time in {*around, history.now} if time <= history.now)
-    entries = [
-        LedgerEntry(times[place % len(times)], tag, f"{number}")
-        for number, (place, tag) in enumerate(found)
-    ]
-    chunks = ledger.chunks_of(history.ring, entries)
-    by_request = {entry.request: entry for entry in entries}
-    parts = [[by_request[text] for text in ledger.unpack(chunk.data)] for chunk in chunks]
-    assert sorted(one.request for part in parts for one in part) == sorted(by_request)
-    for _ in range(data.draw(st.integers(0, 6))):
-        step(data.draw, history)
-    before = ledger.due_before(history.ring, history.now)
-    for chunk, part in zip(chunks, parts, strict=True):
-        assert {entry.tag for entry in part} == {chunk.tag}
-        assert max(entry.time for entry in part) == chunk.time
-        if chunk.time != before:  # else a generation was opened in that second, after them
-            assert {entry.time < before for entry in part} == {chunk.time < before}
+    schedule, bloom, seen = Schedule.of(window), Filter(spec), NOW + since
+    assert bloom.add("u", schedule, seen)
+    forgotten = schedule.forgets(schedule.bounds(seen)[1])
+    opened, ends = schedule.bounds(seen)
+    assert forgotten - (ends - opened) < seen + 366 * DAY * 2
+    now = seen
+    for step in [*steps, 0]:
+        now += step
+        assert bloom.has("u", schedule, now) == (now < forgotten)
 
 
-def check_growth(old: Ring, new: Ring, now: int, counts: Counts) -> None:
-    """Check that a ring changes only where that makes room, in the end if not at once."""
-    full = full_layers(old, counts)
-    if not full:
-        assert new is old
+def test_windows_in_months_are_forgotten_on_the_days_that_the_calendar_says() -> None:
+    for window, forgotten in (
+        ("1 month", day("2026-12-16")),
+        ("2 months", day("2027-01-01")),
+        ("5 months", day("2027-04-01")),
+    ):
+        schedule, bloom = Schedule.of(window), Filter()
+        assert bloom.add("u", schedule, NOW)
+        assert bloom.has("u", schedule, forgotten - 1)
+        assert not bloom.has("u", schedule, forgotten)
+
+
+@given(st.sampled_from(["2 months", "5 months"]), st.integers(0, 40 * DAY))
+def test_a_longer_window_keeps_what_is_there_from_then_on(before: str, later: int) -> None:
+    bloom, long, now = Filter(), Schedule.of("1 year"), NOW + later
+    bloom.add("u", Schedule.of(before), NOW)
+    if not bloom.has("u", Schedule.of(before), now):
         return
-    if new is old:
-        return
-    if new.active.number > old.active.number:
-        assert not full_layers(until_it_stays(new, now, counts), counts), "forgotten in vain"
-    newest = old.period(old.active)
-    ended = 0 < old.ends <= now
-    current = {g.number for g in old.generations if old.period(g) >= newest and not ended}
-    assert current <= set(numbers(new)), "what is of this period stays"
-    if new.active.number == old.active.number:
-        check_larger(old, new, full)
+    assert bloom.has("u", long, now)
+    forgotten = long.forgets(long.bounds(NOW)[1])
+    assert bloom.has("u", long, forgotten - 1)
+    assert not bloom.has("u", long, forgotten)
 
 
-def test_where_all_are_written_and_full_nothing_is_forgotten_in_vain() -> None:
-    ring, now = fresh(WRITE_ALL, growth=0, schedule=schedule(3 * DAY, DAY)), NOW
-    for days in (1, 1, 1, 0, 0, 0):
-        now += days * DAY
-        ring = ring.advance(now, all_full(ring))
-        check_growth(ring, ring.grow(now, all_full(ring)), now, all_full(ring))
+def test_a_shorter_window_reads_fewer_generations_and_deletes_nothing() -> None:
+    bloom, long, short = Filter(), Schedule.of("6 months"), Schedule.of("2 months")
+    bloom.add("u", long, NOW)
+    later = day("2027-02-05")
+    assert not bloom.has("u", short, later)
+    assert bloom.has("u", long, later)
 
 
-def full_layers(ring: Ring, counts: Counts) -> list[Layer]:
-    return [layer for layer in ring.written if counts.get(layer.name, 0) >= layer.capacity]
-
-
-def until_it_stays(ring: Ring, now: int, counts: Counts) -> Ring:
-    """Return the ring that is left when there is room, or none can be made."""
-    for _ in range(1_000):
-        ring, before = ring.grow(now, counts), ring
-        if ring is before:
-            return ring
-    raise AssertionError("it never ends")
-
-
-def check_larger(old: Ring, new: Ring, full: list[Layer]) -> None:
-    config = old.config
-    assert config.growth
-    assert [g.number for g in new.generations] == numbers(old)
-    assert len(new.layers) == len(old.layers) + 1
-    for before, after in zip(old.generations, new.generations, strict=True):
-        if after == before:
+@given(
+    st.sampled_from(WINDOWS),
+    st.sampled_from(WINDOWS),
+    st.lists(st.tuples(st.integers(0, 60 * DAY), st.booleans()), min_size=1, max_size=6),
+)
+def test_runs_with_another_window_by_accident_change_nothing_for_the_next_run(
+    usual: str, other: str, runs: list[tuple[int, bool]]
+) -> None:
+    """What a run finds is what it would find if the runs with the other window hadn't been."""
+    bloom, alone, now = Filter(), Filter(), NOW
+    own, accident = Schedule.of(usual), Schedule.of(other)
+    recorded = set()
+    for number, (pause, by_accident) in enumerate([(0, False), *runs, (0, False)]):
+        now += pause
+        if by_accident:
+            bloom.use(accident, now)
             continue
-        assert before.layers[-1] in full
-        assert after.layers[:-1] == before.layers
-        last, added = after.layers[-2:]
-        assert added.index == last.index + 1
-        if last.index and 8 * added.memory < MAX_GROWN_BITS:
-            assert added.capacity >= last.capacity * config.growth
-    if config.max_memory is not None:
-        base = plan(
-            config.capacity,
-            config.error_rate,
-            tested=config.tested(old.header.order),
-            blocks=old.header.blocks,
-            num_hashes=len(old.header.seeds),
-            counting=old.header.counting,
-        )
-        to_come = max(0, config.slots - len(new.generations))
-        assert new.memory * old.header.blocks + to_come * base.memory <= config.max_memory
+        for url in recorded:
+            assert bloom.has(url, own, now) == alone.has(url, own, now), url
+        assert bloom.add(f"u{number}", own, now)
+        assert alone.add(f"u{number}", own, now)
+        recorded.add(f"u{number}")
 
 
-def test_a_ring_has_no_more_layers_than_a_byte_can_count() -> None:
-    """Not even if it gets further generations when it has grown as far as it may."""
-    ring = fresh(growth=1, capacity=10, schedule=schedule(8 * DAY, DAY))
-    for day in range(8):
-        ring = ring.advance(NOW + day * DAY)
-        for _ in range(40):
-            grown = ring.grow(NOW + day * DAY, all_full(ring))
-            ring = grown if grown.active.number == ring.active.number else ring
-    assert len(ring.layers) - len(ring.generations) == MAX_FURTHER_LAYERS
-    ring = ring.reconfigure(
-        replace(ring.config, schedule=schedule(MAX_GENERATIONS * DAY, DAY)), NOW
+@pytest.mark.parametrize("window", WINDOWS[1:])
+def test_a_filter_that_never_forgot_counts_as_seen_when_it_gets_a_window(window: str) -> None:
+    bloom, schedule = Filter(), Schedule.of(window)
+    bloom.add("u", NEVER, NOW)
+    change = NOW + 500 * DAY
+    forgotten = schedule.forgets(schedule.bounds(change)[1])
+    assert bloom.has("u", schedule, change)
+    assert bloom.has("u", schedule, forgotten - 1)
+    assert not bloom.has("u", schedule, forgotten)
+    assert bloom.sets  # its bitmap is deleted a day later, and not before
+    bloom.use(schedule, forgotten + SLACK_SECONDS)
+    assert not any("u" in urls for urls in bloom.sets.values())
+
+
+@given(st.lists(st.tuples(st.sampled_from(WINDOWS[1:]), st.integers(0, 30 * DAY)), max_size=12))
+def test_after_a_change_of_the_period_old_generations_count_until_their_own_expiry(
+    runs: list[tuple[str, int]],
+) -> None:
+    bloom, first, now = Filter(), Schedule.of("2 months"), NOW
+    bloom.add("u", first, now)
+    own = first.forgets(first.bounds(now)[1])
+    for window, pause in runs:
+        now += pause
+        schedule = Schedule.of(window)
+        if schedule.period != first.period and now < own:
+            assert bloom.has("u", schedule, now)
+        else:
+            bloom.use(schedule, now)
+
+
+@given(st.sampled_from(WINDOWS), st.sampled_from(WINDOWS), st.lists(st.integers(0, 9), max_size=20))
+def test_two_clients_with_different_windows_come_to_rest(
+    one: str, two: str, pauses: list[int]
+) -> None:
+    """At any time, neither wants to change what the other has just changed."""
+    bloom, now = Filter(), NOW
+    for pause in pauses:
+        now += pause * 7 * DAY
+        for window in (one, two, one):
+            bloom.use(Schedule.of(window), now)
+        assert not any(bloom.ring.changes(SPEC, Schedule.of(two), now))
+        assert not any(bloom.ring.changes(SPEC, Schedule.of(one), now))
+
+
+@given(st.lists(st.integers(-400 * DAY, 400 * DAY), max_size=8))
+def test_a_clock_that_jumps_hides_nothing_for_longer_than_its_window(jumps: list[int]) -> None:
+    bloom, schedule, now = Filter(), Schedule.of("2 months"), NOW
+    bloom.add("u", schedule, now)
+    for jump in jumps:
+        bloom.use(schedule, NOW + jump)
+    assert not bloom.has("u", schedule, NOW + 800 * DAY)
+
+
+def test_a_full_layer_gets_a_larger_one_and_the_error_rates_stay_below_the_bound() -> None:
+    schedule, ring = Schedule.of("2 months"), Filter()
+    for number in range(20_000):
+        ring.add(str(number), schedule, NOW)
+    layers = ring.ring.layers
+    assert [layer.number for layer in layers] == list(range(len(layers)))
+    assert len(layers) > 3
+    assert all(
+        b.capacity == pytest.approx(2 * a.capacity, rel=0.01)
+        for a, b in zip(layers, layers[1:], strict=False)
     )
-    for _ in range(MAX_GENERATIONS - len(ring.generations)):
-        ring = ring.rotate(NOW + 8 * DAY)
-    assert len(ring.layers) == 255
-    assert ring_codec.parse(ring_codec.dump(ring)) == ring
+    assert all(ring.ring.counts[one.name] == one.capacity for one in layers[:-1])
+
+
+def test_a_lost_layer_is_replaced_and_another_filters_are_all_gone() -> None:
+    bloom, schedule = Filter(), Schedule.of("2 months")
+    view = bloom.use(schedule, NOW)
+    (layer,) = view.written
+    lost = bloom.ring.changes(SPEC, schedule, NOW, [layer.name])
+    assert (lost.gone, [one.name for one in lost.come]) == ([layer], [layer.name])
+    other = bloom.ring.changes(replace(SPEC, id="other"), schedule, NOW)
+    assert other.gone == [layer]
+
+
+FIELDS = {"id": "a", "v:default": "1", "default:0-0.0": "8 1 0 1", "n:default:0-0.0": "1"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"default:x": "8 1 0 1"},
+        {"default:0-0.0": ""},
+        {"default:0-0.0": "8 1 0 9"},
+        {"default:0-0.0": "99999999999999 1 0 1"},
+        {"n:default:0-0.0": "many"},
+        {f"default:0-0.{number}": "8 1 0 1" for number in range(5_000)},
+    ],
+)
+def test_damaged_fields_are_an_error(damage: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"damaged"):
+        Ring.parse("default", 0, {**FIELDS, **damage})
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_any_fields_make_a_ring_or_an_error(fields: dict[str, str]) -> None:
+    try:
+        ring = Ring.parse("default", 0, fields)
+    except ValueError:
+        return
+    assert ring.count(ring.layers) >= 0
+
+
+def test_a_ring_reads_what_it_writes() -> None:
+    bloom = Filter()
+    bloom.add("u", Schedule.of("6 months"), NOW)
+    fields = {f"default:{layer.name}": layer.text for layer in bloom.ring.layers}
+    fields |= {f"n:default:{name}": str(count) for name, count in bloom.ring.counts.items()}
+    other = {"run:1-2.0": "8 1 77 1", "w:default": "never", "s:shop": "1"}
+    read = Ring.parse("default", 0, {"id": SPEC.id, **fields, **other})
+    assert read == replace(bloom.ring, others_expire=77)
