@@ -1,0 +1,52 @@
+"""One line in the log for a crawl that cannot begin, instead of several tracebacks.
+
+The dupefilter raises its error before the first request. Scrapy then closes parts of the engine
+that it has not opened, and logs each failure of that, and the error, with all tracebacks.
+"""
+
+import logging
+import re
+
+from scrapy_bloom.bloom.errors import BloomError
+
+logger = logging.getLogger(__name__)
+
+#: Loggers that show why a crawl ended. Twisted's, if Scrapy runs on Deferreds (before 2.15).
+_LAST = ("asyncio", "twisted")
+#: Loggers that show what fails because of that.
+_NEXT = ("scrapy.core.engine", "scrapy.utils.signal")
+#: Errors that one error may come of, at most.
+_MAX_CHAIN = 20
+
+
+def shorten_errors() -> None:
+    """Shorten the log from now on; a second time changes nothing."""
+    for name in _LAST + _NEXT:
+        logging.getLogger(name).addFilter(_shorten)
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    """Drop a record of an error of the package; log the error, if the record is the last one."""
+    given = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if given is None:
+        # The next record has the error.
+        return "Unhandled error in Deferred" not in record.getMessage()
+    if isinstance(given, AssertionError) and "CoreStats.spider_closed" in record.getMessage():
+        return False  # this extension fails if the spider was not opened
+    error = _cause(given)
+    if error is None:
+        return True
+    if record.name in _LAST:
+        kind = type(error).__name__.removesuffix("Error")
+        code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
+        logger.error("Bloom filter: %s. The crawl does not start [bloom-%s]", error, code)
+    return False
+
+
+def _cause(error: BaseException | None) -> BloomError | None:
+    """Return the error of the package that an error is, or came of."""
+    for _ in range(_MAX_CHAIN):
+        if error is None or isinstance(error, BloomError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
