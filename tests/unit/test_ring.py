@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.bloom.model.ring import SLACK_SECONDS, Changes, Layer, Ring, View
+from scrapy_bloom.bloom.model.layer import SLACK_SECONDS, Layer
+from scrapy_bloom.bloom.model.ring import Changes, Ring, View
 from scrapy_bloom.bloom.model.schedule import DAY, Schedule
 from scrapy_bloom.bloom.model.spec import Options, Spec
 
@@ -203,10 +205,7 @@ def test_a_full_layer_gets_a_larger_one_and_the_error_rates_stay_below_the_bound
     layers = ring.ring.layers
     assert [layer.number for layer in layers] == list(range(len(layers)))
     assert len(layers) > 3
-    assert all(
-        b.capacity == pytest.approx(2 * a.capacity, rel=0.01)
-        for a, b in zip(layers, layers[1:], strict=False)
-    )
+    assert all(b.capacity == pytest.approx(2 * a.capacity, rel=0.01) for a, b in pairwise(layers))
     assert all(ring.ring.counts[one.name] == one.capacity for one in layers[:-1])
 
 

@@ -14,7 +14,8 @@ from scrapy_bloom.bloom.extras.bitmaps import (
     rings_of,
     spans,
 )
-from scrapy_bloom.bloom.model.ring import Layer, Ring
+from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Session
 

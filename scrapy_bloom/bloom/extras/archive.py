@@ -15,7 +15,8 @@ from typing import IO, Any
 
 from scrapy_bloom.bloom.errors import ArchiveError
 from scrapy_bloom.bloom.extras.bitmaps import install, read_from, rings_of, spans
-from scrapy_bloom.bloom.model.ring import Layer, Ring
+from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Session

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
-from scrapy_bloom.bloom.model.ring import Changes, Layer, Ring
+from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.ring import Changes, Ring
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
