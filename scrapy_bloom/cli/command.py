@@ -1,35 +1,30 @@
 """The command ``scrapy bloom``: finds the subcommand, and tells what went wrong in one line."""
 
 import argparse
-import io
-import logging
+import os
 import sys
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn
 
-from scrapy.addons import AddonManager
-from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
+from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.cli.base import Command, ExitCode
-from scrapy_bloom.cli.check import CHECK
-from scrapy_bloom.cli.clear import CLEAR
-from scrapy_bloom.cli.info import INFO
-from scrapy_bloom.cli.output import complain, quoted, silence
-from scrapy_bloom.cli.pending import PENDING
-from scrapy_bloom.cli.project import Project
-from scrapy_bloom.cli.recrawl import RECRAWL
+from scrapy_bloom.cli import check, clear, info, pending, recrawl
+from scrapy_bloom.cli.output import complain, quoted
 from scrapy_bloom.cli.stored import NoFilterError
 
-logger = logging.getLogger(__name__)
-
-COMMANDS = {one.name: one for one in (INFO, CHECK, PENDING, RECRAWL, CLEAR)}
-EXIT_CODES = (
-    "Exit codes: 0 fine; 1 there is no such filter, a URL isn't remembered, or you said no; "
-    "2 the arguments or settings are wrong, or the server can't be used."
-)
+#: Each has HELP, EXAMPLES, and the functions ``run`` and, perhaps, ``add_options``.
+MODULES = (info, check, pending, recrawl, clear)
+COMMANDS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
+#: How a command ends.
+FINE, NO, FAILED = 0, 1, 2
+EXIT_CODES = {
+    FINE: "the command did what it was asked",
+    NO: "there is no such filter, a URL isn't remembered, or you said no",
+    FAILED: "the arguments or settings are wrong, or the server can't be used",
+}
 
 
 class BloomCommand(ScrapyCommand):
@@ -45,30 +40,27 @@ class BloomCommand(ScrapyCommand):
 
     def short_desc(self) -> str:
         """Return a line for Scrapy's list of commands."""
-        return "Look at the Bloom filter of a spider, and change it"
+        return "Look at the Bloom filter of a spider, or change it"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the subcommands, each with Scrapy's options."""
-        parser.formatter_class = _Help
-        parser.epilog = f"{EXIT_CODES}\nMore: scrapy bloom <subcommand> -h"
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        codes = "\n".join(f"  {code}  {text}" for code, text in EXIT_CODES.items())
+        parser.epilog = f"Exit codes:\n{codes}\n\nMore: scrapy bloom <subcommand> -h"
         commands = parser.add_subparsers(
-            title="Subcommands",
-            metavar="",
-            prog="scrapy bloom",
-            dest="command",
-            parser_class=_Parser,
+            title="Subcommands", metavar="", prog="scrapy bloom", dest="name", parser_class=_Parser
         )
-        for one in COMMANDS.values():
-            text = f"{one.help[0].upper()}{one.help[1:]}."
-            examples = "\n".join(f"  {line}" for line in one.examples.splitlines())
+        for name, module in COMMANDS.items():
+            examples = module.EXAMPLES.replace("\n", "\n  ")
             own = commands.add_parser(
-                one.name,
-                help=one.help,
-                description=text,
-                epilog=f"Examples:\n{examples}\n\n{EXIT_CODES}",
-                formatter_class=_Help,
+                name,
+                help=module.HELP,
+                description=f"{module.HELP[0].upper()}{module.HELP[1:]}.",
+                epilog=f"Examples:\n  {examples}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
             )
-            one.add_options(own)
+            if hasattr(module, "add_options"):
+                module.add_options(own)
             own.add_argument("--spider", metavar="NAME", help="the spider (default: the only one)")
             own.add_argument("--key", help="the filter's key (default: BLOOM_KEY)")
             own.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -77,55 +69,35 @@ class BloomCommand(ScrapyCommand):
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Turn options into settings."""
-        if opts.command is None:
+        if opts.name is None:
             raise UsageError
         if args:
-            _fail(
-                f"{quoted(args[0])} isn't an argument of {opts.command}. See scrapy bloom "
-                f"{opts.command} -h"
-            )
+            _fail(f"{quoted(args[0])} isn't an argument. See scrapy bloom {opts.name} -h")
         try:
             super().process_options(args, opts)
         except UsageError as error:
-            _fail(str(error))
+            _fail(f"{error}")
         assert self.settings is not None
+        given = {"BLOOM_KEY": opts.key} if opts.key is not None else {}
         # The standard output is for the answer.
-        self.settings.set("LOG_STDOUT", False, priority="cmdline")
-        if opts.key is not None:
-            self.settings.set("BLOOM_KEY", opts.key, priority="cmdline")
+        self.settings.setdict({"LOG_STDOUT": False, **given}, priority="cmdline")
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002 - all in opts
         """Run a subcommand, and set the exit code."""
-        self.exitcode = ExitCode.FAILED
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # the terminal may know ASCII only
+        self.exitcode = FAILED
         try:
-            self.exitcode = self._run(COMMANDS[opts.command], opts)
+            configure_logging(self.settings)
+            self.exitcode = FINE if COMMANDS[opts.name].run(self.settings, opts) else NO
             print(end="", flush=True)  # a closed pipe is noticed here
-        except NoFilterError as error:
-            self.exitcode = ExitCode.NO
-            complain(str(error))
-        except BloomError as error:
-            complain(str(error))
+        except BrokenPipeError:  # else Python complains when it flushes
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except KeyboardInterrupt:
             complain("interrupted")
-        except BrokenPipeError:
-            silence()
+        except BloomError as error:
+            self.exitcode = NO if isinstance(error, NoFilterError) else FAILED
+            complain(str(error))
         except Exception as error:  # for example, a spider's module can't be imported
-            logger.debug("scrapy bloom failed", exc_info=True)
-            complain(f"{type(error).__name__}: {error} (-L DEBUG shows where)")
-
-    def _run(self, command: Command, opts: argparse.Namespace) -> ExitCode:
-        assert self.settings is not None
-        if self.crawler_process is None:  # older versions of Scrapy do this for all commands
-            configure_logging(self.settings)
-            AddonManager.load_pre_crawler_settings(self.settings)
-        return command.run(Project(self.settings, opts), opts)
-
-
-class _Help(argparse.RawDescriptionHelpFormatter, ScrapyHelpFormatter):
-    """Leaves the lines of examples as they are."""
+            complain(f"{type(error).__name__}: {error}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -143,10 +115,10 @@ class _Names(dict[str, Any]):
         if not super().__contains__(name):
             close = get_close_matches(str(name), self, n=1, cutoff=0.5)
             hint = f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(self)}"
-            _fail(f"{quoted(str(name))} isn't a subcommand. {hint}")
+            _fail(f"{quoted(name)} isn't a subcommand. {hint}")
         return True
 
 
 def _fail(text: str) -> NoReturn:
     complain(text)
-    sys.exit(ExitCode.FAILED)
+    sys.exit(FAILED)

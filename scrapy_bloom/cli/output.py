@@ -1,11 +1,10 @@
-"""How commands show things: tables, JSON, times, sizes and errors."""
+"""How commands show things: one list of rows, as a table or as JSON; and errors, in one line."""
 
+import argparse
 import json
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,68 +15,48 @@ try:
 except ImportError:  # pip install "scrapy-bloom[cli]"
     Console = None  # type: ignore[assignment, misc]
 
-#: What a table shows a line of, and ``--json`` an object.
+#: A line of a table, and an object of ``--json``: heading -> value.
 Row = Mapping[str, Any]
-#: Characters of an argument that an error shows.
-MAX_SHOWN = 80
+UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+#: The last second that a date can show.
+MAX_TIME = 253_402_300_799
 _USER = re.compile(r"//[^/?#\s]*@")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table.
-
-    Args:
-        heading: stands above it.
-        text: returns what it shows of a row.
-        is_right: whether it's aligned to the right.
-    """
-
-    heading: str
-    text: Callable[[Row], str]
-    is_right: bool = False
-
-
-def show_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    """Print a table: as wide as the terminal, or one line per row for other programs."""
-    if not rows:
+def report(opts: argparse.Namespace, head: Row, rows: Sequence[Row], summary: str) -> None:
+    """Print JSON, or a table and what stands below it."""
+    if opts.json:
+        print(json.dumps({**head, "rows": rows}, indent=2))
         return
-    lines = [[printable(column.text(row)) for column in columns] for row in rows]
+    names = [name for name in (rows[0] if rows else ()) if any(_cell(row, name) for row in rows)]
+    lines = [[_cell(row, name) for name in names] for row in rows]
+    is_text = [any(isinstance(row[name], str) for row in rows) for name in names]
+    headings = [name.replace("_", " ") for name in names]
     if Console is not None and sys.stdout.isatty():
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            justify = "right" if column.is_right else "left"
-            table.add_column(column.heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        for heading, is_left in zip(headings, is_text, strict=True):
+            table.add_column(heading, justify="left" if is_left else "right", overflow="fold")
         for line in lines:
             table.add_row(*map(Text, line))
         Console().print(table)
-        return
-    headings = [column.heading for column in columns]
-    widths = [max(map(len, cells)) for cells in zip(headings, *lines, strict=True)]
-    for line in (headings, *lines):
-        cells = (
-            cell.rjust(width) if column.is_right else cell.ljust(width)
-            for column, cell, width in zip(columns, line, widths, strict=True)
-        )
-        print("  ".join(cells).rstrip())
+    elif rows:  # one line per row, for other programs
+        widths = [max(map(len, cells)) for cells in zip(headings, *lines, strict=True)]
+        for line in (headings, *lines):
+            cells = zip(line, widths, is_text, strict=True)
+            print("  ".join(f"{one:{'<' if left else '>'}{n}}" for one, n, left in cells).rstrip())
+    print("\n".join(map(printable, summary.splitlines())))
 
 
-def show_json(document: Mapping[str, Any]) -> None:
-    """Print a JSON document."""
-    print(json.dumps(document, indent=2))
+def _cell(row: Row, name: str) -> str:
+    value = row[name]
+    if value is None or isinstance(value, str):
+        return printable(value or "")
+    return _FORMATS.get(name, "{:,}".format)(value)
 
 
 def complain(text: str) -> None:
     """Print one line to the standard error."""
     print(f"scrapy bloom: {printable(' '.join(text.split()))}", file=sys.stderr)
-
-
-def silence() -> None:
-    """Drop what is still printed, because the reader of a pipe has closed it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-# -- values as text --
 
 
 def printable(text: str) -> str:
@@ -86,40 +65,35 @@ def printable(text: str) -> str:
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL with its user and password hidden."""
+    """Return a URL without its user and password."""
     return _USER.sub("//***@", url)
 
 
-def quoted(value: str) -> str:
+def quoted(value: object) -> str:
     """Return an argument as an error shows it."""
-    text = without_credentials(value)
-    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
+    text = without_credentials(str(value))
+    return repr(text if len(text) <= 80 else f"{text[:80]}...")
 
 
-def minute(time: int | None) -> str:
-    """Return a Unix time in UTC, such as 2026-11-28 01:02; "" for none."""
-    if not time:
-        return ""
-    try:
-        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):
-        return "?"  # damaged
+def minute(time: int) -> str | None:
+    """Return a Unix time in UTC, such as 2026-11-28 01:02; None for 0."""
+    known = min(time, MAX_TIME)  # a later one is damaged
+    return f"{datetime.fromtimestamp(known, UTC):%Y-%m-%d %H:%M}" if time else None
 
 
-def size(count: float) -> str:
-    """Return a number of bytes in the unit that fits, such as 46.6 KiB."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, noun: str) -> str:
     """Return a number with its noun, such as "1 URL" or "2,000 URLs"."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return names for a sentence; "none" if there are none."""
-    return ", ".join(sorted(names)) or "none"
+def _size(count: int) -> str:
+    power = min(4, max(0, count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:,.{min(power, 1)}f} {UNITS[power]}"
+
+
+#: Numbers that tables show in another form than JSON.
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "memory": _size,
+    "fill": "{:.1%}".format,
+    "error_rate": "{:.2g}".format,
+}

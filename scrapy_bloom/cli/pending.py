@@ -3,164 +3,92 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from sys import maxsize
 from typing import Any
 
-from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.protocol.claims import FAILED, StoredClaim
-from scrapy_bloom.cli.base import Command, ExitCode
-from scrapy_bloom.cli.output import (
-    Column,
-    listed,
-    minute,
-    plural,
-    quoted,
-    show_json,
-    show_table,
-    without_credentials,
-)
-from scrapy_bloom.cli.project import Project
+from scrapy.settings import Settings
+
+from scrapy_bloom.bloom.protocol.claims import FAILED
+from scrapy_bloom.cli.output import minute, plural, quoted, report, without_credentials
+from scrapy_bloom.cli.project import target
 from scrapy_bloom.cli.stored import FoundClaim, StoredFilter
 from scrapy_bloom.crawl.workers import Worker
 
-#: Requests that are listed unless ``--limit`` says otherwise.
-LIMIT = 100
+HELP = "list pending requests by worker, or pages that failed and why"
+EXAMPLES = """\
+scrapy bloom pending
+scrapy bloom pending --failed --limit 0"""
 
 
-def run(project: Project, opts: argparse.Namespace) -> ExitCode:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options."""
+    parser.add_argument("--failed", action="store_true", help="list only pages that failed")
+    text = "list at most N requests (default 100, 0 lists all)"
+    parser.add_argument("--limit", metavar="N", type=_number, default=100, help=text)
+
+
+def _number(text: str) -> int:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{quoted(text)} isn't a number. Write 500, or 0 for all")
+
+
+def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """List pending requests."""
-    target, counts = project.target(), Counter[str]()
-    with target.connect() as stored:
-        stored.read()
-        spider = target.spider or stored.only_spider()
-        if not spider:
-            raise ConfigurationError(
-                f"pending requests belong to a spider. Name it with --spider: "
-                f"{listed(stored.spiders)}"
-            )
+    chosen, counts = target(settings, opts), Counter[bool]()
+    with chosen.connect() as stored:
+        spider = stored.spider(chosen.spider)
         found = _counted(stored.scan(spider), counts, only_failed=opts.failed)
-        claims = nsmallest(opts.limit or maxsize, found, key=_by_time if opts.failed else _by_owner)
-        rows = _rows(stored, spider, claims)
-    total = {"pending": counts["pending"], "failed": counts["failed"]}
-    if opts.json:
-        head = {"key": stored.bloom.key, "address": stored.bloom.label, "spider": spider}
-        show_json({**head, **total, "requests": rows})
-        return ExitCode.FINE
-    show_table(FAILURES if opts.failed else COLUMNS, rows)
-    hidden = total["failed" if opts.failed else "pending"] - len(rows)
+        first = nsmallest(opts.limit or maxsize, found, key=lambda one: (one[1].owner, one[1].time))
+        rows = list(_rows(stored, spider, first))
+    failed, total = counts[True], counts.total()
+    hidden = (failed if opts.failed else total) - len(rows)
     more = f". {hidden:,} aren't shown (--limit 0 shows all)" if hidden > 0 else ""
-    failed = f", {total['failed']:,} of them failed" if total["failed"] else ""
-    print(f"{stored.bloom.key}: {plural(total['pending'], 'pending request')}{failed}{more}")
-    return ExitCode.FINE
+    head = {**stored.head, "spider": spider, "pending": total, "failed": failed}
+    text = f"{stored}: {plural(total, 'pending request')}, {failed:,} of them failed"
+    report(opts, head, rows, text + more)
+    return True
 
 
 def _counted(
-    claims: Iterator[FoundClaim], counts: Counter[str], *, only_failed: bool
+    claims: Iterator[FoundClaim], counts: Counter[bool], *, only_failed: bool
 ) -> Iterator[FoundClaim]:
     """Count claims, and yield those that may be listed."""
-    for found in claims:
-        is_failed = found.claim.has_failed
-        counts["pending"] += 1
-        counts["failed"] += is_failed
-        if is_failed or not only_failed:
-            yield found
+    for block, claim in claims:
+        counts[claim.has_failed] += 1
+        if claim.has_failed or not only_failed:
+            yield block, claim
 
 
-def _by_time(found: FoundClaim) -> tuple[int, str]:
-    return found.claim.time, found.claim.field
-
-
-def _by_owner(found: FoundClaim) -> tuple[str, int, str]:
-    return found.claim.owner, *_by_time(found)
-
-
-def _rows(stored: StoredFilter, spider: str, claims: Sequence[FoundClaim]) -> list[dict[str, Any]]:
-    """Return the rows of claims, with their URLs and workers."""
+def _rows(
+    stored: StoredFilter, spider: str, found: Sequence[FoundClaim]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of claims, with their URLs and workers."""
     own = stored.claims(spider)
-    places = {(found.block, found.claim.field): found.claim for found in claims}
-    requests = stored.bloom.run(own.find(list(places)))
+    requests = stored.bloom.run(own.find([(block, claim.field) for block, claim in found]))
     now, entries = stored.bloom.run(own.beat("", 0))  # removes nobody
-    workers = [worker for entry in entries if (worker := Worker.parse(entry))]
-    living = {one.id: one for one in workers if entries[one.member] > now and not one.is_gone}
+    workers = [worker for one in entries if (worker := Worker.parse(one))]
+    living = {one.id: one.pid for one in workers if entries[one.member] > now and not one.is_gone}
     queues = {worker.queue for worker in workers}
-    return [
-        _row(claim, requests[place][1] if place in requests else "", living, queues)
-        for place, claim in places.items()
-    ]
+    for block, claim in found:
+        waits, process = claim.owner == FAILED, living.get(claim.owner)
+        state = "running" if process else "in a queue" if claim.owner in queues else "waiting"
+        yield {
+            "state": "failed" if claim.has_failed else state,
+            "process": process and str(process),
+            "since": None if waits else minute(claim.time),
+            "next_try": minute(claim.time) if waits else None,
+            "attempts": claim.attempts,
+            "reason": claim.nonce if claim.has_failed else None,
+            "url": _url(requests.get((block, claim.field), (claim, ""))[1]),
+        }
 
 
-def _row(
-    claim: StoredClaim, request: str, living: Mapping[str, Worker], queues: set[str]
-) -> dict[str, Any]:
-    """Return what is known of a pending request."""
-    waits, worker = claim.owner == FAILED, living.get(claim.owner)
-    state = "failed" if claim.has_failed else "running" if worker else "waits"
-    if claim.owner in queues:
-        state = "in a queue"
-    return {
-        "state": state,
-        "process": worker.pid if worker else None,
-        "since": None if waits else claim.time,
-        "retry": claim.time if waits else None,
-        "attempts": claim.attempts,
-        "reason": claim.nonce if claim.has_failed else "",
-        "url": _url(request),
-    }
-
-
-def _url(request: str) -> str | None:
-    """Return the URL of a stored request; None if there is none."""
+def _url(request: str) -> str:
+    """Return the URL of a stored request."""
     try:
-        url = json.loads(request)["url"]
+        return without_credentials(str(json.loads(request)["url"]))
     except (ValueError, TypeError, LookupError, RecursionError):
-        return None
-    return without_credentials(str(url))
-
-
-_URL = Column("URL", lambda row: row["url"] or "(its request isn't stored)")
-_ATTEMPTS = Column("attempts", lambda row: f"{row['attempts']:,}", is_right=True)
-COLUMNS: Sequence[Column] = (
-    Column("state", lambda row: row["state"]),
-    Column("process", lambda row: str(row["process"] or ""), is_right=True),
-    Column("since, or next try (UTC)", lambda row: minute(row["since"] or row["retry"])),
-    _ATTEMPTS,
-    _URL,
-)
-FAILURES: Sequence[Column] = (
-    _ATTEMPTS,
-    Column("next try (UTC)", lambda row: minute(row["retry"])),
-    Column("reason", lambda row: row["reason"]),
-    _URL,
-)
-
-
-def _limit(text: str) -> int:
-    if not text.isdecimal() or not text.isascii():
-        raise argparse.ArgumentTypeError(
-            f"{quoted(text)} isn't a number of requests. Write for example 500, or 0 for all"
-        )
-    return int(text)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--failed", action="store_true", help="list pages that failed, and why")
-    parser.add_argument(
-        "--limit",
-        metavar="N",
-        type=_limit,
-        default=LIMIT,
-        help=f"list at most N requests (default {LIMIT}, 0 lists all)",
-    )
-
-
-PENDING = Command(
-    "pending",
-    "list pending requests by worker, or pages that failed and why",
-    """\
-scrapy bloom pending
-scrapy bloom pending --failed --limit 0""",
-    run,
-    _add_options,
-)
+        return "(not stored)"

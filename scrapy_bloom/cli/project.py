@@ -1,9 +1,12 @@
-"""Which filter a command is about: that of a spider of the project, or of a key."""
+"""Which filter and which URLs a command is about."""
 
 import argparse
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scrapy import Spider
@@ -14,15 +17,15 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy_bloom.bloom.client.connect import connect
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.rings import DEFAULT
-from scrapy_bloom.bloom.protocol.session import Key
-from scrapy_bloom.cli.output import listed, quoted
+from scrapy_bloom.cli.output import quoted
 from scrapy_bloom.cli.stored import StoredFilter
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.server import data_directory
 from scrapy_bloom.settings import BloomSettings
+
+_URL = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,118 +36,101 @@ class Target:
         crawler: has the spider's class and settings; it never crawls.
         settings: ours.
         spider: the spider's name; "" if none is named.
+        bare: the spider, which isn't initialized, because it may need arguments.
     """
 
     crawler: Crawler
     settings: BloomSettings
     spider: str
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """How long the windows are that crawls with these settings have; none if that's unknown."""
-        if self.crawler.spidercls is Spider and self.settings.recrawl_after is None:
-            return {}
-        return {DEFAULT: self.settings.schedule(), **self.settings.rules().schedules}
+    bare: Spider
 
     @contextmanager
     def connect(self) -> Iterator[StoredFilter]:
-        """Connect to the filter as it's stored, which may not exist.
+        """Connect to the filter, and read it.
 
         Raises:
+            NoFilterError: there is none.
             StorageError: the server can't be used.
         """
-        own, params = self.settings, self.settings.redis_params or {}
-        where: dict[str, Any] = {"timeout": own.timeout, "data_dir": data_directory()}
-        connection = connect(own.redis_url, **where, **params)
+        own, data_dir = self.settings, data_directory()
+        params: dict[str, Any] = {"timeout": own.timeout, **(own.redis_params or {})}
+        connection = connect(own.redis_url, data_dir=data_dir, **params)
+        # Without a project, the windows are those of the last crawl.
+        is_known = type(self.bare) is not Spider or own.recrawl_after is not None
+        schedules = {DEFAULT: own.schedule(), **own.rules().schedules} if is_known else {}
         try:
-            bloom = BloomFilter(
-                connection.client,
-                own.key,
-                window=own.recrawl_after,
-                period=own.rotate_every,
-                windows=dict(own.rules().schedules),
-                label=connection.label,
-            )
-            yield StoredFilter(bloom, self.schedules)
+            bloom = BloomFilter(connection.client, own.key, label=connection.label)
+            stored = StoredFilter(bloom, schedules)
+            stored.read()
+            yield stored
         finally:
             connection.close()
-
-    def bare_spider(self) -> Spider:
-        """Return a spider that isn't initialized, because it may need arguments."""
-        cls: type[Spider] = self.crawler.spidercls
-        return cls.__new__(cls)
 
     def identity(self) -> Identity:
         """Return what identifies requests as crawls do."""
         crawler = self.crawler
-        crawler.spider = self.bare_spider()
+        crawler.spider = self.bare
         fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
         crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
         return Identity(crawler, self.settings.rules(), Report(None))
 
 
-class Project:
-    """The project that a command runs in, if there is one.
-
-    Args:
-        settings: of the project and the command line.
-        opts: the options.
-    """
-
-    def __init__(self, settings: Settings, opts: argparse.Namespace) -> None:
-        self._settings, self._opts = settings, opts
-        loader = load_object(settings["SPIDER_LOADER_CLASS"])
-        self._loader: Any = loader.from_settings(settings.frozencopy())
-        self._names: list[str] = sorted(self._loader.list())
-
-    def target(self) -> Target:
-        """Return the spider that the options name, or the only one.
-
-        Raises:
-            ConfigurationError: there are several, or none; or a setting is wrong.
-        """
-        if self._opts.spider is None and len(self._names) > 1:
-            raise ConfigurationError(
-                f"the project has several spiders. Choose one with --spider: {listed(self._names)}"
-            )
-        return self._target(self._opts.spider or next(iter(self._names), ""))
-
-    def targets(self) -> list[Target]:
-        """Return the spider that the options name, or all spiders of the project.
-
-        Raises:
-            ConfigurationError: there is none, or a setting is wrong.
-        """
-        if self._opts.spider is not None or not self._names:
-            return [self.target()]
-        return [self._target(name) for name in self._names]
-
-    def _target(self, name: str) -> Target:
-        if self._names and name not in self._names:
-            raise ConfigurationError(
-                f"--spider {quoted(name)} isn't a spider of the project. Choose one of: "
-                f"{listed(self._names)}"
-            )
-        crawler = Crawler(self._loader.load(name) if self._names else Spider, self._settings)
-        crawler.addons.load_settings(crawler.settings)
-        if not name and "%(spider)s" in (crawler.settings.get("BLOOM_KEY") or "%(spider)s"):
-            raise ConfigurationError(
-                "there is no project here, so the filter isn't known. Name its key with --key, or "
-                "the spider with --spider"
-            )
-        return Target(crawler, BloomSettings.read(crawler.settings, name or "spider"), name)
-
-
-def key_of(identity: Identity, request: Any) -> Key:
-    """Return what identifies a request in the filter.
+def targets(settings: Settings, opts: argparse.Namespace) -> list[Target]:
+    """Return the spider that the options name, or all spiders of the project.
 
     Raises:
-        ConfigurationError: the project's fingerprinter fails.
+        ConfigurationError: there is none, or a setting is wrong.
     """
-    try:
-        return identity.key(request)
-    except Exception as error:
+    loader: Any = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    names, found = sorted(loader.list()), []
+    if names and opts.spider not in (None, *names):
         raise ConfigurationError(
-            f"the project's fingerprinter fails for {quoted(request.url)} "
-            f"({type(error).__name__}: {error})"
-        ) from error
+            f"--spider {quoted(opts.spider)} isn't a spider of the project: {', '.join(names)}"
+        )
+    for name in [opts.spider or ""] if opts.spider or not names else names:
+        cls: type[Spider] = loader.load(name) if names else Spider
+        crawler = Crawler(cls, settings)
+        crawler.addons.load_settings(crawler.settings)
+        own = BloomSettings.read(crawler.settings, name or "spider")
+        found.append(Target(crawler, own, name, cls.__new__(cls)))
+    return found
+
+
+def target(settings: Settings, opts: argparse.Namespace) -> Target:
+    """Return the spider that the options name, or the only one.
+
+    Raises:
+        ConfigurationError: there are several, or none; or a setting is wrong.
+    """
+    found = targets(settings, opts)
+    if len(found) > 1:
+        names = ", ".join(one.spider for one in found)
+        raise ConfigurationError(f"which spider? Choose one with --spider: {names}")
+    return found[0]
+
+
+def read_urls(given: Sequence[str], file: str | None = None) -> list[str]:
+    """Return the given URLs and those of a file, each once; ``-`` is the standard input.
+
+    Raises:
+        ConfigurationError: a text isn't the URL of a page, or the file can't be read.
+    """
+    texts, data = [url for url in given if url != "-"], b""
+    try:
+        if "-" in (*given, file):
+            data = sys.stdin.buffer.read() + b"\n"
+        if file not in (None, "-"):
+            data += Path(str(file)).read_bytes()
+    except OSError as error:
+        name, reason = quoted(file), error.strerror
+        raise ConfigurationError(f"--file {name} can't be read ({reason}). Check it") from None
+    texts += data.decode("utf-8-sig", "replace").split("\n")
+    return list(dict.fromkeys(_checked(text) for one in texts if (text := one.strip())))
+
+
+def _checked(url: str) -> str:
+    """Return a text that is the URL of a page."""
+    if not _URL.fullmatch(url) or not url.isprintable() or "\ufffd" in url:
+        hint = "Write it in full, for example https://example.com/page"
+        raise ConfigurationError(f"{quoted(url)} isn't the URL of a page. {hint}")
+    return url

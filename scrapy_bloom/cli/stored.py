@@ -1,9 +1,9 @@
 """A filter as it's stored, read without changing it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
-from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ring import View
@@ -16,31 +16,17 @@ from scrapy_bloom.bloom.protocol.session import Batch, Key, Verdict
 
 #: URLs that are looked up together.
 LOOKED_UP_TOGETHER = 64
-#: Times that a filter is read again because it has changed.
-MAX_READS = 10
+
+
+#: What is remembered of a URL: since when at the earliest (0 if that's unknown), and until when (0
+#: for ever), in Unix seconds.
+Memory = tuple[int, int]
+#: The block of a claim, and the claim.
+FoundClaim = tuple[int, StoredClaim]
 
 
 class NoFilterError(BloomError):
     """There is no such filter."""
-
-
-class Memory(NamedTuple):
-    """What a filter remembers of a URL.
-
-    Args:
-        since: when the URL was seen at the earliest, in Unix seconds; 0 if that's unknown.
-        until: when it's forgotten; 0 for never.
-    """
-
-    since: int
-    until: int
-
-
-class FoundClaim(NamedTuple):
-    """A claim, and its block."""
-
-    block: int
-    claim: StoredClaim
 
 
 class StoredFilter:
@@ -59,6 +45,14 @@ class StoredFilter:
         self.bloom, self._schedules = bloom, schedules
         self.views: dict[Place, View] = {}
         self.spiders: list[str] = []
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What JSON documents start with."""
+        return {"filter": self.bloom.key, "address": self.bloom.label}
+
+    def __str__(self) -> str:
+        return f"{self.bloom.key} on {self.bloom.label}"
 
     @property
     def spec(self) -> Spec:
@@ -81,8 +75,8 @@ class StoredFilter:
         session.spec = self.bloom.run(session.find())
         if session.spec is None:
             raise NoFilterError(
-                f"there is no filter {self.bloom.key!r} on {self.bloom.label}. Check the key, the "
-                "address and --spider, or crawl something first"
+                f"there is no filter {self.bloom.key!r} on {self.bloom.label}. Check --key, "
+                "--spider and BLOOM_REDIS_URL, or crawl something first"
             )
         (first,) = self.bloom.run(_send([session.read_block(0)]))
         self.spiders = sorted(name[2:] for name in first.fields if name.startswith("s:"))
@@ -100,32 +94,22 @@ class StoredFilter:
             StorageError: the server can't be used.
         """
         found: dict[Key, Memory] = {}
-        for part in parts(dict.fromkeys(keys), LOOKED_UP_TOGETHER):
-            for _ in range(MAX_READS):
-                if self._look_up(part, found):
-                    break
-                self.read()
-            else:
-                raise self.bloom.session.unstable()
-        return found
-
-    def _look_up(self, keys: Sequence[Key], found: dict[Key, Memory]) -> bool:
-        """Look up URLs; return False if the filter has changed, and has to be read again."""
         session = self.bloom.session
         script = "contains-counters" if self.spec.counting else "contains"
-        batches = list(self._batches(keys))
-        calls = [session.test(script, batch, ()) for batch in batches]
-        replies = self.bloom.run(_send(calls))
-        if any(reply.status == "stale" for reply in replies):
-            return False
-        for batch, reply in zip(batches, replies, strict=True):
-            ring, (layer,) = batch.view.ring, batch.view.tested
-            # A layer whose bitmap is lost has no verdicts.
-            for place, verdict in zip(batch.places, reply.verdicts, strict=False):
-                if verdict == Verdict.SEEN:
-                    forgets = ring.forgets(layer, session.schedule(ring.window))
-                    found.setdefault(keys[place], Memory(layer.opened, forgets))
-        return True
+        for part in parts(dict.fromkeys(keys), LOOKED_UP_TOGETHER):
+            batches = list(self._batches(part))
+            replies = self.bloom.run(_send([session.test(script, one, ()) for one in batches]))
+            for batch, reply in zip(batches, replies, strict=True):
+                if reply.status == "stale":  # the filter has changed meanwhile
+                    self.read()
+                    return self.remembered(keys)
+                ring, (layer,) = batch.view.ring, batch.view.tested
+                forgets = ring.forgets(layer, session.schedule(ring.window))
+                # A layer whose bitmap is lost has no verdicts.
+                for place, verdict in zip(batch.places, reply.verdicts, strict=False):
+                    if verdict == Verdict.SEEN:
+                        found.setdefault(part[place], (layer.opened, forgets))
+        return found
 
     def _batches(self, keys: Sequence[Key]) -> Iterator[Batch]:
         """Yield what has to be looked up in each layer, the most recent layers first."""
@@ -138,9 +122,16 @@ class StoredFilter:
 
     # -- what is pending --
 
-    def only_spider(self) -> str:
-        """Return the spider that has crawled with it; "" if there are several, or none."""
-        return self.spiders[0] if len(self.spiders) == 1 else ""
+    def spider(self, name: str) -> str:
+        """Return the name of a spider, or that of the only one; "" if nothing has crawled.
+
+        Raises:
+            ConfigurationError: there is no name, and there are several spiders.
+        """
+        if not name and len(self.spiders) > 1:
+            names = ", ".join(self.spiders)
+            raise ConfigurationError(f"which spider? Choose one with --spider: {names}")
+        return name or "".join(self.spiders)
 
     def claims(self, spider: str) -> Claims:
         """Return a spider's claims."""
@@ -153,7 +144,7 @@ class StoredFilter:
         while cursors:
             pages = self.bloom.run(claims.scan(cursors))
             for block, (_, _, part) in pages.items():
-                yield from (FoundClaim(block, one) for one in part)
+                yield from ((block, one) for one in part)
             cursors = {block: page[0] for block, page in pages.items() if page[0] != "0"}
 
     def find_claims(self, spider: str, keys: Sequence[Key]) -> dict[Key, StoredClaim]:
