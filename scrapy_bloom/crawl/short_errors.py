@@ -39,7 +39,7 @@ def _shorten(record: logging.LogRecord) -> bool:
     if record.name in _LAST:
         kind = type(error).__name__.removesuffix("Error")
         code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
-        logger.error("Bloom filter: %s. The crawl does not start [bloom-%s]", error, code)
+        logger.error("Bloom filter: the crawl does not start. %s [bloom-%s]", error, code)
     return False
 
 

@@ -1,94 +1,135 @@
-"""What is logged: each message about rings once, and the last lines of a crawl."""
+"""What is logged: what happens to rings once each, and the last lines of a crawl."""
 
 import logging
-from dataclasses import replace
+from typing import Any
 
 import pytest
+from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
-from support.infos import GENERATION, INFO
 
-from scrapy_bloom.bloom.model.generations import Config
-from scrapy_bloom.bloom.model.header import Header
+from scrapy_bloom.bloom.info import FilterInfo, describe
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.schedule import SECONDS, Schedule, Span
-from scrapy_bloom.bloom.protocol.ring_store import FILLING, ROTATED
-from scrapy_bloom.crawl.advice import nothing_new
-from scrapy_bloom.crawl.report import Report, RingEvents, summary
-from scrapy_bloom.crawl.stats import Stats, Tally
+from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.spec import Options
+from scrapy_bloom.crawl.report import MAX_LENGTH, Report
+from scrapy_bloom.settings import BloomSettings
 
-BLOCKS, ROTATIONS = 2, 1_100
-HEADER = Header("0" * 32, BLOCKS, tuple(range(10)))
-MINUTES = Schedule(Span(240, SECONDS), Span(60, SECONDS))
+HOURLY = Schedule.of("4 hours", "1 hour")
+SPEC = Options(capacity=1_000, blocks=2).create(HOURLY)
+ROTATIONS = 1_000
 
 
-def test_a_thousand_rotations_are_logged_and_not_remembered(
+def ring(now: int, count: int = 0) -> Ring:
+    """A ring of two generations."""
+    empty = Ring("default", 0, SPEC.id, "1", (), {})
+    layers = tuple(
+        layer for time in (now - 3_600, now) for layer in empty.changes(SPEC, HOURLY, time).come
+    )
+    return Ring("default", 0, SPEC.id, "1", layers, {layer.name: count for layer in layers})
+
+
+def report() -> tuple[Report, Any]:
+    crawler = get_crawler()
+    return Report(crawler.stats), crawler.stats
+
+
+def test_each_rotation_is_logged_once_whatever_the_number_of_blocks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    crawler = get_crawler()
-    events = RingEvents(Report(Stats(crawler.stats)))
-    ring = Ring.fresh(HEADER, Config(1_000, 1e-3, MINUTES), 0)
-    rings = [ring, ring.sibling(1, 0)]
-    with caplog.at_level(logging.INFO):
-        for now in range(60, 60 * (ROTATIONS + 1), 60):
-            rings = [ring.advance(now) for ring in rings]
-            for event in (ROTATED, FILLING, FILLING):
-                for ring in rings:
-                    events.happened("shop:bloom", "default", event, ring)
-    messages = [record.getMessage() for record in caplog.records]
-    assert sum("has rotated" in message for message in messages) == ROTATIONS
-    assert sum("filled to" in message for message in messages) == ROTATIONS
-    assert len(events._said) <= 1_000
-    assert crawler.stats.get_value("bloom/rotations") == ROTATIONS
+    told, stats = report()
+    caplog.set_level(logging.INFO)
+    for now in range(3_600, 3_600 * (ROTATIONS + 1), 3_600):
+        view = ring(now).view(SPEC, HOURLY, now)
+        for _ in range(2):
+            told.ring_changed("read", view, now)
+            told.ring_changed("rotated", view, now)
+    assert len(caplog.messages) == stats.get_value("bloom/rotations") == ROTATIONS
+    assert not told._said, "nothing is kept of them"
+
+
+def test_growth_and_loss_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    told, stats = report()
+    caplog.set_level(logging.INFO)
+    view = ring(7_200).view(SPEC, HOURLY, 7_200)
+    for event in ("grown", "lost") * 3:
+        told.ring_changed(event, view, 7_200)
+    assert [message.rpartition(" ")[2] for message in caplog.messages] == [
+        "[bloom-grown-default]",
+        "[bloom-lost-block]",
+    ]
+    assert stats.get_value("bloom/lost_blocks") == 3
+
+
+def test_a_message_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
+    report()[0].warn_once("long", "x" * 1_000_000)
+    assert len(caplog.text) < 2 * MAX_LENGTH
 
 
 # -- the last lines --
 
 
-def test_a_summary_counts_the_run_and_what_is_left() -> None:
-    assert summary(Tally(12, 3_400, 1), INFO) == (
-        "12 new, 3,400 seen, 1 failed in this process; 335 URLs are remembered; the next rotation "
-        "is on 2027-02-14 08:00 UTC"
-    )
-    versions = summary(Tally(12, 3_400, 1), INFO, has_versions=True)
-    assert "; 335 URLs and versions of URLs are remembered; " in versions
-    with_listings = summary(Tally(12, 3_400, 1, without_item=4), INFO)
-    assert with_listings.startswith("8 new, 4 without an item, 3,400 seen, 1 failed in this")
-    with_pending = summary(Tally(1, 0, 0, taken_over=23), INFO)
-    assert with_pending.startswith("1 new, 23 that were pending, 0 seen")
-    alone = summary(Tally(12, 3_400, 1, unknown=1, offline=3), None)
-    assert alone == (
-        "12 new, 4 crawled without the server's answer, 3,400 seen, 1 failed in this process; how "
-        "many URLs are remembered is not known"
-    )
-    pending = replace(INFO, claims=3, generations=(replace(GENERATION, closes=0),))
-    assert summary(Tally(0, 0, 0), pending).endswith(
-        "335 URLs are remembered, 3 pending: later runs go on with them (scrapy bloom pending)"
-    )
+def closing(
+    caplog: pytest.LogCaptureFixture, is_known: bool = True, items_only: bool = False, **done: int
+) -> list[str]:
+    """Return what is logged after some requests: stat -> count; ``run__new`` is of a window."""
+    told, _ = report()
+    for name, count in done.items():
+        window, _, stat = name.rpartition("__")
+        told.count(stat, window or "default", count)
+    info = None
+    if is_known:
+        view = ring(7_200, 20).view(SPEC, HOURLY, 7_200)
+        windows = {name: describe(SPEC, HOURLY, [view]) for name in ("default", "1-day")}
+        info = FilterInfo("shop:bloom", SPEC, windows)
+    settings = Settings({"BLOOM_ITEMS_ONLY": items_only})
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    told.closing(BloomSettings.read(settings, "shop"), info)
+    return [message.removeprefix("Bloom filter 'shop:bloom': ") for message in caplog.messages]
 
 
-def test_where_nothing_was_new_the_reason_and_the_remedy_are_said() -> None:
-    text = nothing_new(Tally(0, 5, 0), INFO)
-    assert text is not None
-    assert "each link that was found (5) is remembered, the oldest since 2027-01-15" in text
-    assert "crawled again from 2027-03-16" in text
-    assert 'BLOOM_REMEMBER = "items"' in text
-    assert 'meta={"bloom_recrawl_after": "run"}' in text
-    named = str(nothing_new(Tally(0, 5, 0), INFO, names_pages=True))
-    assert named.startswith("nothing was new: each link that was found (5) is remembered")
-    assert "crawled again from 2027-03-16" in named
-    assert "name them" not in named
-    all_pending = str(nothing_new(Tally(0, 5, 0), replace(INFO, count=0, claims=5)))
-    assert all_pending.startswith("nothing was new: each link that was found (5) is pending: ano")
-    for_ever = replace(INFO, generations=(replace(GENERATION, forgotten=0),))
-    assert "crawled again" not in str(nothing_new(Tally(0, 5, 0), for_ever))
-    claimed = str(nothing_new(Tally(0, 5, 0), replace(INFO, claims=1)))
-    assert "UTC on; or it is pending (1 page): another worker is crawling it, or it" in claimed
+END = "0 failed in this process; 80 URLs are remembered"
 
 
-def test_where_something_was_new_or_nothing_was_found_there_is_no_reason() -> None:
-    assert nothing_new(Tally(1, 5, 0), INFO) is None
-    listing_alone = Tally(1, 5, 0, without_item=1)
-    assert str(nothing_new(listing_alone, INFO)).startswith("nothing was new: each link that was")
-    assert nothing_new(Tally(0, 0, 0), INFO) is None
-    assert nothing_new(Tally(0, 5, 0, taken_over=1), INFO) is None
-    assert nothing_new(Tally(0, 5, 0, offline=1), INFO) is None
+@pytest.mark.parametrize(
+    ("done", "says"),
+    [
+        ({"new": 32, "seen": 0}, f"32 new, 0 seen, {END}"),
+        ({"new": 33, "without_item": 1}, f"32 new, 1 without an item, 0 seen, {END}"),
+        ({"new": 1, "without_item": 1, "seen": 32}, f"0 new, 1 without an item, 32 seen, {END}"),
+        ({"new": 2, "day__new": 1_400, "day__seen": 3}, f"1,402 new, 3 seen, {END}"),
+        ({"new": 2, "run__new": 110}, f'2 new, 110 of the window "run", 0 seen, {END}'),
+        ({"new": 1, "taken_over": 23}, f"1 new, 23 picked up, 0 seen, {END}"),
+        (
+            {"new": 12, "unknown": 1, "offline": 3, "repeated": 2},
+            f"12 new, 4 decided without the server, 2 to be crawled again, 0 seen, {END}",
+        ),
+    ],
+)
+def test_the_last_line_counts_what_this_process_has_done(
+    done: dict[str, int], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert closing(caplog, **done) == [says]
+
+
+def test_what_is_not_known_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    (line,) = closing(caplog, is_known=False, new=1)
+    assert line.endswith("0 failed in this process; what it holds is not known")
+
+
+@pytest.mark.parametrize(
+    ("done", "is_advised"),
+    [
+        ({"seen": 5}, True),
+        ({}, False),
+        ({"seen": 5, "new": 1}, False),
+        ({"seen": 5, "run__new": 1}, False),
+        ({"seen": 5, "taken_over": 1}, False),
+        ({"seen": 5, "offline": 1}, False),
+        ({"seen": 5, "items_only": True}, False),
+    ],
+)
+def test_where_nothing_was_new_the_reason_is_said(
+    done: dict[str, Any], is_advised: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert any("nothing was new" in line for line in closing(caplog, **done)) is is_advised

@@ -1,6 +1,5 @@
 """Workers: what is stored of them, and who is dead."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,78 +7,81 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from scrapy.settings import Settings
 
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.workers import Process, Worker, parse_all
+from scrapy_bloom.crawl.workers import MAX_LENGTH, Worker, queue_of
 
-FAR = Process("far", 7, "another machine", 99)
-WORKER = Worker("w-1", 1_000, 30.0, FAR)
+WORKER = Worker("w-1", "another-machine", 7, 99, "-")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
-GOOD = json.loads(WORKER.describe())
+def test_an_entry_is_read_back() -> None:
+    for worker in (WORKER, Worker.own("q1"), replace(WORKER, started=-1)):
+        assert Worker.parse(worker.member) == worker
+        assert len(worker.member) <= MAX_LENGTH
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "entry",
     [
-        {"pid": "7"},
-        {"pid": -1},
-        {"heartbeat": 0},
-        {"heartbeat": float("nan")},
-        {"heartbeat": 10**400},
-        {"more": 1},
-        {"host": []},
+        "",
+        "w-1",
+        "w-1 here 7 99",
+        "w-1 here 7 99 - more",
+        "w-1 here seven 99 -",
+        "w-1 here 7_0 99 -",
+        "w-1 here -7 99 -",
+        " here 7 99 -",
+        "w-1 here 7 99 ",
+        f"w-1 here {'7' * 5_000} 99 -",
+        f"w-{'1' * MAX_LENGTH} here 7 99 -",
+        "w-1\nx here 7 99 -",
+        "w-1 here ٧ 99 -",
     ],
 )
-def test_an_entry_that_is_damaged_is_left_out(damage: dict[str, object]) -> None:
-    bad = json.dumps(GOOD | damage)
-    assert parse_all({f"bad {bad}": "1", WORKER.member: "1000"}) == {"w-1": WORKER}
-
-
-def test_an_entry_that_is_none_or_has_a_damaged_time_is_left_out() -> None:
-    for description in ("", "{}", "[]", "[" * 1_000, f" {WORKER.describe()}"):
-        assert parse_all({f"bad {description}": "1"}) == {}
-    for until in ("", "soon", "1.5", "1e300", "1_0", " 1", "01"):
-        assert parse_all({WORKER.member: until}) == {}
+def test_an_entry_that_is_damaged_is_left_out(entry: str) -> None:
+    assert Worker.parse(entry) is None
 
 
 @linux
 def test_a_process_that_ended_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        started = workers._started(child.pid)
-        assert started is not None
-        process = replace(Process.own(), pid=child.pid, started=started)
-        assert not process.is_gone
+        worker = replace(
+            Worker.own("-"), pid=child.pid, started=workers._started(child.pid), queue="-"
+        )
+        assert not worker.is_gone
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert process.is_gone, "a zombie"
+        assert worker.is_gone, "a zombie"
         child.wait()
-        assert process.is_gone
+        assert worker.is_gone
 
 
 @linux
 def test_another_process_with_the_same_number_is_not_it() -> None:
-    me = Process.own()
+    me = Worker.own("-")
+    assert not me.is_gone
     assert replace(me, started=me.started - 1).is_gone
 
 
 def test_where_nothing_can_be_told_nobody_is_gone() -> None:
-    assert not FAR.is_near
-    assert not FAR.is_gone
-    with patch.object(workers, "_place", lambda: ""):
-        here = Process("h", os.getpid(), "", 0)
-        assert not here.is_near
-        assert not here.is_gone
+    assert not WORKER.is_gone
+    with patch.object(workers, "_place", lambda: "-"):
+        assert not replace(Worker.own("-"), started=1).is_gone
 
 
-def test_owners_say_what_they_are_and_whose_spiders() -> None:
-    worker, queue = workers.worker_id("shop"), workers.queue_id("shop", "redis shop:requests")
-    failed = workers.failed_id("shop")
-    assert (worker[0], queue[0], failed[0]) == ("w", "q", "-")
-    for owner in (worker, queue, failed):
-        assert workers.is_of(owner, "shop")
-        assert not workers.is_of(owner, "other")
-    assert workers.worker_id("shop") != worker
-    assert workers.queue_id("shop", "redis shop:requests") == queue
-    assert workers.queue_id("shop", "redis other") != queue
+def test_claims_belong_to_a_queue_that_outlives_the_process() -> None:
+    redis = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
+    owners = {
+        queue_of(Settings({"JOBDIR": "/jobs/a"})),
+        queue_of(Settings({"JOBDIR": "/jobs/b"})),
+        queue_of(Settings(redis)),
+        queue_of(Settings({**redis, "SCHEDULER_QUEUE_KEY": "other:%(spider)s"})),
+    }
+    assert len(owners) == 4
+    assert "-" not in owners
+    assert queue_of(Settings({"JOBDIR": "/jobs/../jobs/a/"})) in owners
+    assert queue_of(Settings()) == "-"
+    assert Worker.own("-").owner != Worker.own("-").owner
+    assert Worker.own("q1").owner == Worker.own("q1").owner == "q1"
