@@ -322,6 +322,7 @@ def test_half_an_item_that_a_full_disk_has_left_spoils_no_other(store: Store) ->
     assert not file.read_bytes().endswith(b"\n")
     store.make_due()
     assert_all(store.lab.crawl(SPIDER, **settings), store, {*store.items()})
+    assert store.items()["/"] == 2, "the first item of each run"
 
 
 def test_an_item_that_one_feed_cannot_write_loses_no_other(store: Store) -> None:

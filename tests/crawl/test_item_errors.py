@@ -1,11 +1,9 @@
 """Item pipelines that raise, in real crawls: the pages of such items have failed."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
 from scrapy import version_info
-from support.lab_commands import bloom
 from support.odd_site import SHARED_QUEUE, Lab, LabOf, Reply, page
 
 SPIDER = """
@@ -88,7 +86,7 @@ def shop(lab_of: LabOf) -> Shop:
 
 @pytest.mark.parametrize(
     ("pipeline", "settings"),
-    [("Plain", {}), ("Late", {**SHARED_QUEUE, "BLOOM_REMEMBER": "items"})],
+    [("Plain", {}), ("Late", {**SHARED_QUEUE, "BLOOM_ITEMS_ONLY": True})],
 )
 def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
     shop: Shop, pipeline: str, settings: dict[str, Any]
@@ -102,9 +100,6 @@ def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
     assert {path: claim.attempt for path, claim in done.claims.items()} == dict.fromkeys(BROKEN, 1)
     assert done.recorded & {*PATHS} == {*PATHS} - BROKEN
     assert {f"{path} 0" for path in {*PATHS} - BROKEN - {"/2", "/3"}} <= set(shop.take())
-    called = bloom(lab, "failed", "--json", spider=code, **settings)
-    reasons = Counter(one["reason"] for one in called.json["pages"])
-    assert reasons["pipeline: ConnectionError: database is down"] == 2
     for path in BROKEN:
         lab.make_due(path)
     done = lab.crawl(code, **shop.settings(**settings))
@@ -114,13 +109,6 @@ def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
     assert {*shop.take()} - {"/ 0", "/ 1"} == {
         f"{path} {number}" for path in BROKEN for number in (0, 1)
     }
-
-
-def test_without_the_setting_such_pages_are_recorded(shop: Shop) -> None:
-    done = shop.lab.crawl(spider(), **shop.settings(BLOOM_RETRY_ITEM_ERRORS=False, DOWN="/1"))
-    assert done.recorded >= {*PATHS}
-    assert not done.claims
-    assert "bloom/failed" not in done.stats
 
 
 @pytest.mark.skipif(version_info < (2, 13, 2), reason="2.13.0 drops what errbacks yield")

@@ -1,8 +1,7 @@
-"""BLOOM_REMEMBER = "items" in real crawls: pages without an item are read in each run."""
+"""BLOOM_ITEMS_ONLY in real crawls: pages without an item are read in each run."""
 
 from collections import Counter
 
-import pytest
 import redis
 from scrapy import Request
 from support.dupefilters import URL, Make, shut
@@ -11,7 +10,7 @@ from support.odd_site import ERROR, MISSING, LabOf, Reply, moved, page
 
 ITEMS = """
 class ItemSpider(OddSpider):
-    custom_settings = {"BLOOM_REMEMBER": "items"}
+    custom_settings = {"BLOOM_ITEMS_ONLY": True}
 
     def parse(self, response):
         if b"story" in response.body:
@@ -68,19 +67,6 @@ def test_pages_with_an_item_are_recorded(lab_of: LabOf) -> None:
         assert "Traceback" not in done.log
 
 
-def test_a_listing_that_was_remembered_before_is_named_in_the_log(lab_of: LabOf) -> None:
-    lab = lab_of(
-        {"/": page("/list", "/story"), "/list": page("/a"), "/story": page(), "/a": page()}
-    )
-    hint = 'remembered before BLOOM_REMEMBER was "items" stays so: scrapy bloom clear'
-    before = lab.crawl(ITEMS, BLOOM_REMEMBER="crawled")
-    after = lab.crawl(ITEMS)
-    assert (hint in before.log, hint in after.log) == (False, True)
-    assert "/list" not in after.hits
-    rules = '[["/other", "run"]]'
-    assert hint not in lab.crawl(ITEMS, BLOOM_RECRAWL_RULES=rules).log
-
-
 def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/reported", "/silent")})
     lab.site.pages |= {"/reported": Reply(status=403), "/silent": Reply(status=403)}
@@ -91,10 +77,8 @@ def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
 # -- pages whose item comes from elsewhere --
 
 MARKED = """
-from scrapy.downloadermiddlewares.retry import get_retry_request
-
 class MarkedSpider(OddSpider):
-    custom_settings = {"BLOOM_REMEMBER": "items"}
+    custom_settings = {"BLOOM_ITEMS_ONLY": True}
 
     def parse(self, response):
         path = response.url.removeprefix(self.settings["SITE_URL"])
@@ -105,11 +89,6 @@ class MarkedSpider(OddSpider):
         if path == "/category":
             response.meta["bloom_has_item"] = False
             yield {"category": 1}
-        if path == "/soft-ban":
-            if b"try again" in response.body:
-                yield get_retry_request(response.request, spider=self, reason="banned")
-                return
-            yield {"url": response.url}
         marks = {"/odd-mark": "yes", "/given": True}
         for request in self.links(response):
             mark = marks.get(request.url.removeprefix(self.settings["SITE_URL"]))
@@ -123,21 +102,16 @@ class MarkedSpider(OddSpider):
 
 
 def test_meta_says_whether_a_page_has_an_item(lab_of: LabOf) -> None:
-    """By its link or in the callback; a further request's page counts by its own item.
-
-    A retry from a callback counts for its page: it has dont_filter, and is not recorded itself.
-    """
+    """By its link or in the callback; a further request's page counts by its own item."""
     lab = lab_of({
-        "/": page("/product", "/category", "/soft-ban", "/odd-mark", "/given", "/to-given"),
-        "/soft-ban": (Reply(text="try again"), page()),
+        "/": page("/product", "/category", "/odd-mark", "/given", "/to-given"),
         "/to-given": moved("/given-target"),
         **dict.fromkeys(
             ("/product", "/reviews", "/category", "/odd-mark", "/given", "/given-target"), page()
         ),
     })  # fmt: skip
     first, second = lab.crawl(MARKED), lab.crawl(MARKED)
-    assert first.recorded == {"/product", "/reviews", "/given", "/soft-ban"}
-    assert first.hits["/soft-ban"] == 2
+    assert first.recorded == {"/product", "/reviews", "/given"}
     assert second.hits == Counter(["/", "/category", "/odd-mark", "/to-given", "/given-target"])
     assert first.log.count("[bloom-bad-has-item]") == 1
     assert "meta['bloom_has_item']" in first.log
@@ -146,19 +120,19 @@ def test_meta_says_whether_a_page_has_an_item(lab_of: LabOf) -> None:
 # -- other workers --
 
 
-@pytest.mark.parametrize(("remember", "is_seen"), [("items", True), ("crawled", False)])
 @in_loop
 async def test_a_worker_pushes_a_page_once_to_a_shared_queue(
-    make: Make, client: redis.Redis, remember: str, is_seen: bool
+    make: Make, client: redis.Redis
 ) -> None:
     """Another worker may crawl it, find no item and end its claim: only that worker knows."""
     dupefilter = make(
         SCHEDULER="scrapy_redis.scheduler.Scheduler",
         SCHEDULER_PERSIST=True,
-        BLOOM_REMEMBER=remember,
+        BLOOM_REMEMBER="crawled",
+        BLOOM_ITEMS_ONLY=True,
     )
     assert not dupefilter.request_seen(Request(URL))
-    for claims in client.scan_iter("*:claims"):
+    for claims in client.scan_iter("*:claims:*"):
         client.delete(claims)
-    assert dupefilter.request_seen(Request(URL)) is is_seen
+    assert dupefilter.request_seen(Request(URL))
     await shut(dupefilter)
