@@ -71,7 +71,7 @@ def _rows(
     now, entries = stored.bloom.run(own.beat("", 0))  # removes nobody
     workers = [worker for one in entries if (worker := Worker.parse(one))]
     living = {one.id: one.pid for one in workers if entries[one.member] > now and not one.is_gone}
-    queues = {worker.queue for worker in workers}
+    queues = {worker.queue for worker in workers} - {FAILED}
     for block, claim in found:
         waits, process = claim.owner == FAILED, living.get(claim.owner)
         state = "running" if process else "in a queue" if claim.owner in queues else "waiting"

@@ -74,7 +74,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         for place, verdict in verdicts.items()
     ]
     left = plural(counts[Again.READY] + counts[Again.RETRIED], "URL")
-    text = f"{left} will be crawled by spider {spider!r}, now if it runs, or by its next run"
+    text = f"{left} will be crawled by spider {spider!r}, at the end of a run or in the next one"
     if kept := counts[Again.NONE]:
         text += f". {plural(kept, 'page')} failed too often to be kept: give the URLs"
     head = {**stored.head, "spider": spider}
