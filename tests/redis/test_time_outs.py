@@ -1,6 +1,6 @@
-"""Operations end in time, whatever the network does; threads that do not connect."""
+"""Operations end in time, whatever the network does; a process that is late is no outage."""
 
-import socket
+import asyncio
 import sys
 import threading
 import time
@@ -13,24 +13,33 @@ from typing import Any
 import pytest
 from redis import Redis
 from redis._parsers import _HiredisParser, _RESP2Parser
+from support.both import PATIENCE
 from support.certificates import TLSServer
 from support.outages import stalled
-from support.polling import until
+from support.polling import until_it_works
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
 
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client.connection import connect
-from scrapy_bloom.bloom.client.driver import Driver
-from scrapy_bloom.bloom.errors import StorageError
-from scrapy_bloom.bloom.protocol.scripts import Call, load
+from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.client.connect import connect
+from scrapy_bloom.bloom.errors import NotReadyError, StorageError
+from scrapy_bloom.bloom.protocol.scripts import Call
 
 TIMEOUT = 0.3
-#: The time-out of operations that are to succeed, however busy the machine is.
-PATIENCE = 10.0
-LATE = "did not answer in time"
-CLOSED = "closed the connection"
-KEY = "d"
+LATE = "didn't answer in time"
+STOPPED = "has stopped answering"
+PING = Call("{k:0}:ring", ("PING",))
+#: How the filter talks to the proxy, and the parser of its replies.
+WAYS = {"tcp": _HiredisParser, "unix": _RESP2Parser}
+FAULTS = {
+    Fault(Kind.DROP_REQUEST): LATE,
+    Fault(Kind.DROP_REPLY): LATE,
+    Fault(Kind.DELAY, seconds=5 * TIMEOUT): LATE,
+    Fault(Kind.HALF, size=1): LATE,
+    Fault(Kind.HANG): LATE,
+    Fault(Kind.RESET_REQUEST): STOPPED,
+    Fault(Kind.RESET_REPLY): STOPPED,
+}
 
 
 @contextmanager
@@ -43,42 +52,13 @@ def failing(match: str) -> Iterator[None]:
 
 
 @contextmanager
-def ending(bloom: BloomFilter, match: str = LATE) -> Iterator[None]:
-    """With the short time-out, what is done fails for it, or for another reason."""
-    set_timeout(bloom, TIMEOUT)
-    with failing(match):
-        yield
-    set_timeout(bloom, PATIENCE)
-
-
-def set_timeout(bloom: BloomFilter, seconds: float) -> None:
-    """Change the time-out of operations, of the live connections and of those to come."""
-    bloom._driver._timeout = seconds
-    pool = bloom._driver.client.connection_pool
-    pool.connection_kwargs["socket_timeout"] = seconds
-    for connection in pool._available_connections:
-        connection.socket_timeout = connection.socket_connect_timeout = seconds
-        if connection._sock is not None:
-            connection._sock.settimeout(seconds)
-            parser = connection._parser
-            if isinstance(parser, _RESP2Parser):
-                parser = parser._buffer
-                parser.socket_timeout = seconds
-            parser._socket_timeout = seconds
-
-
-@contextmanager
 def filter_at(url: str, parser: type = _HiredisParser, **params: Any) -> Iterator[BloomFilter]:
-    """A filter of several blocks on a connection of its own."""
-    with closing(connect(url, timeout=PATIENCE, params=params)) as connection:
+    """A filter of several blocks on a connection of its own, with a short time-out."""
+    with closing(connect(url, timeout=TIMEOUT, **params)) as connection:
         connection.client.connection_pool.connection_kwargs["parser_class"] = parser
-        yield BloomFilter(
-            connection.client, KEY, capacity=1_000, window="2 months", timeout=PATIENCE
-        )
-
-
-#: How the filter talks to the proxy, and the parser of its replies.
-WAYS = {"tcp": _HiredisParser, "unix": _RESP2Parser}
+        bloom = BloomFilter(connection.client, "d", capacity=1_000, window="2 months")
+        until_it_works(bloom.open, NotReadyError)
+        yield bloom
 
 
 @pytest.fixture(params=WAYS)
@@ -94,22 +74,14 @@ def proxy(
 def bloom(proxy: Proxy) -> Iterator[BloomFilter]:
     """A filter that is open and has a live connection, through the proxy."""
     with filter_at(proxy.url, WAYS["unix" if proxy.path else "tcp"]) as bloom:
-        bloom.open()
         yield bloom
 
 
-# -- whatever the network does --
-
-
-FAULTS = {
-    Fault(Kind.DROP_REQUEST): LATE,
-    Fault(Kind.DROP_REPLY): LATE,
-    Fault(Kind.DELAY, seconds=5 * TIMEOUT): LATE,
-    Fault(Kind.HALF, size=1): LATE,
-    Fault(Kind.HANG): LATE,
-    Fault(Kind.RESET_REQUEST): CLOSED,
-    Fault(Kind.RESET_REPLY): CLOSED,
-}
+def works(bloom: BloomFilter, item: str) -> None:
+    """A filter records an item, as soon as the machine is quiet enough for it."""
+    until_it_works(partial(bloom.add, item), NotReadyError)
+    until_it_works(lambda: bloom.contains(item), NotReadyError)
+    assert item in bloom
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
@@ -120,91 +92,44 @@ def test_no_fault_keeps_an_operation_beyond_its_time(
     for call in (
         partial(bloom.add, "live connection"),
         partial(bloom.add, "new connection"),
-        partial(bloom.add_many, map(str, range(1_000))),
-        bloom.eviction_policy,
+        partial(bloom.add_many, [*map(str, range(1_000))]),
+        bloom.transport.eviction_policy,
+        lambda: bloom.transport.run(bloom.session.add([("default", b"a")]), TIMEOUT),
     ):
-        with ending(bloom, FAULTS[fault]):
+        with failing(FAULTS[fault]):
             call()
     proxy.fault = PASS
-    assert bloom.add("at last")
-    assert not bloom.add("at last")
+    works(bloom, "at last")
 
 
-# -- TLS --
+def test_round_trips_that_come_just_in_time_do_not_add_up(bloom: BloomFilter, proxy: Proxy) -> None:
+    """Within the time-out, but not four times."""
+
+    def steps() -> Any:
+        while True:
+            yield [PING]
+
+    proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT / 3)
+    before = bloom.transport.round_trips
+    with failing(LATE):
+        bloom.transport.run(steps(), TIMEOUT)
+    assert 1 <= bloom.transport.round_trips - before <= 4
 
 
 def test_tls(tls_server: TLSServer) -> None:
     with Proxy(tls_server.port) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}?ssl_cert_reqs=none&ssl_check_hostname=false"
         with filter_at(url) as bloom:
-            bloom._driver.client.flushall()
-            bloom.open()
             for fault in (Fault(Kind.HALF), Fault(Kind.HANG), Fault(Kind.DROP_REPLY)):
                 proxy.fault = fault
-                with ending(bloom):
-                    bloom.add("live connection")
-                with ending(bloom):
-                    bloom.add("handshake")
+                for item in ("live connection", "handshake"):
+                    with failing(f"{LATE}|TLS"):
+                        bloom.add(item)
                 proxy.fault = PASS
-                assert bloom.add(str(fault))
-            bloom._driver.may_connect = False
-            assert bloom.add("the live connection goes on")
-            bloom._driver.client.connection_pool.disconnect()
-            with failing("is not connected"):
-                bloom.add("a")
+                works(bloom, str(fault))
 
 
-# -- a thread that does not connect --
-
-
-@contextmanager
-def untouched(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """It fails at once, and nobody hears of it: no resolver, no server."""
-
-    def refuse(*args: object) -> None:
-        raise AssertionError("a connection attempt")
-
-    before = proxy.connections, proxy.requests
-    with monkeypatch.context() as patch, failing("is not connected"):
-        patch.setattr(socket, "getaddrinfo", refuse)
-        patch.setattr(socket.socket, "connect", refuse)
-        yield
-    time.sleep(0.02)
-    assert (proxy.connections, proxy.requests) == before
-
-
-def test_nothing_is_sent_without_a_connection(
-    bloom: BloomFilter, proxy: Proxy, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = bloom._driver
-    assert driver.may_connect
-    driver.may_connect = False
-    assert bloom.add("live")
-    client.client_kill_filter(_type="normal", skipme=True)
-    until(lambda: not proxy.open_connections, "the connections are closed")
-    for call in (
-        partial(bloom.add, "closed by the server while idle"),
-        partial(bloom.add_many, map(str, range(1_000))),
-        bloom.eviction_policy,
-    ):
-        with untouched(proxy, monkeypatch):
-            call()
-    # The writer connects, by an operation on the same client.
-    other = BloomFilter(driver.client, KEY, timeout=PATIENCE)
-    thread = threading.Thread(target=other.eviction_policy)
-    thread.start()
-    thread.join()
-    assert bloom.add("live again")
-    proxy.fault = Fault(Kind.DROP_REPLY, times=1)
-    with ending(bloom):
-        bloom.add("a")
-    with untouched(proxy, monkeypatch):
-        bloom.add("after a time-out")
-    driver.may_connect = True
-    assert not bloom.add("a")
-
-
-# -- a thread that is late --
+# -- a process that is late --
 
 
 @contextmanager
@@ -232,33 +157,33 @@ def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
 ) -> None:
     timeout, lateness = 0.1, 0.15
     with closing(connect(server.url, timeout=timeout)) as connection:
-        bloom = BloomFilter(connection.client, KEY, blocks=2, capacity=1_000, timeout=timeout)
+        bloom = BloomFilter(connection.client, "d", blocks=2, capacity=1_000)
+        bloom.add_many(["a", "b"])
+        operation = partial(bloom.session.add, [("default", b"c")])
         with waiting_for_the_gil(lateness):
-            bloom.open()
-            assert bloom.add("a")
-            assert not bloom.add("a")
-            assert bloom.add_many(["b", "c"]) == [True, True]
+            assert [v.name for v in bloom.transport.run(operation(), timeout)] == ["NEW"]
+            assert [v.name for v in bloom.transport.run(operation(), timeout)] == ["SEEN"]
         with stalled(server), waiting_for_the_gil(0.01), failing(LATE):
             bloom.add("a server that is silent")
 
 
-#: Within the time-out, but not twice.
-SLOWLY = 0.25
+def test_a_busy_event_loop_does_not_take_that_for_the_servers_silence(
+    server: Server, client: Redis
+) -> None:
+    """A callback blocks it for longer than the time-out, while the reply is under way."""
+    timeout = 0.4
 
+    async def use() -> None:
+        with closing(connect(server.url, timeout=timeout)) as connection:
+            bloom = AsyncBloomFilter(connection.open_async(), "d", timeout, capacity=1_000)
+            await bloom.open()
+            for item in map(str, range(3)):
+                call = asyncio.ensure_future(bloom.add(item))
+                await asyncio.sleep(0)
+                time.sleep(2 * timeout)
+                assert await call
+            with stalled(server), failing(LATE):
+                await bloom.add("a server that is silent")
+            await bloom.client.aclose()
 
-def test_an_operation_ends_between_round_trips(proxy: Proxy, client: Redis) -> None:
-    ping = Call(load("header"), ("{k:0}:header", "{k:0}:ring"), ("",))
-
-    def steps() -> Any:
-        while True:
-            yield [ping]
-
-    url = {"unix_socket_path": str(proxy.path)} if proxy.path else {"port": proxy.port}
-    with Redis(**url, socket_timeout=PATIENCE) as other:
-        driver = Driver(other, timeout=TIMEOUT)
-        driver.may_connect = False  # only clients of ``connect`` obey
-        proxy.fault = Fault(Kind.DELAY, seconds=SLOWLY / 2)
-        with failing(LATE):
-            driver.run(steps())
-        assert 4 <= driver.round_trips <= 6
-        other.connection_pool.disconnect()
+    asyncio.run(use())

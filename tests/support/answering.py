@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from scrapy_bloom import StorageError
+from scrapy_bloom.bloom.errors import StorageError
 from support.serving import serving
 
 SECRET = "S3CRET"

@@ -6,8 +6,8 @@ from contextlib import closing
 from secrets import token_hex
 from typing import Any
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter
-from scrapy_bloom.bloom.client.connection import Connection, connect
+from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.client.connect import Connection, connect
 
 #: Seconds that are enough on a busy machine.
 PATIENCE = 10.0
@@ -18,12 +18,9 @@ class Both:
 
     def __init__(self, connection: Connection, timeout: float) -> None:
         self.connection = connection
-        self.bloom = BloomFilter(connection.client, "k", timeout=timeout)
-        self.other = AsyncBloomFilter(connection.open_async(), "k", timeout=timeout)
-
-    async def close(self) -> None:
-        await self.other._client.aclose()
-        await self.other._driver.close()
+        options: dict[str, Any] = {"label": connection.label, "capacity": 1_000, "blocks": 1}
+        self.bloom = BloomFilter(connection.client, "k", **options)
+        self.other = AsyncBloomFilter(connection.open_async(), "k", timeout, **options)
 
 
 Steps = Callable[[Both], Awaitable[object]]
@@ -50,11 +47,11 @@ def use(url: str, steps: Steps = add_by_both, timeout: float = PATIENCE, **param
     """Await a test's steps with clients of an address, in one event loop."""
 
     async def run() -> None:
-        with closing(connect(url, timeout=timeout, params=params)) as connection:
+        with closing(connect(url, timeout=timeout, **params)) as connection:
             both = Both(connection, timeout)
             try:
                 await steps(both)
             finally:
-                await both.close()
+                await both.other.client.aclose()
 
     asyncio.run(run())

@@ -83,7 +83,7 @@ class Address:
         where = {name: given.pop(name) for name in ("host", "port", "path") if name in given}
         given.pop("connection_class", None)
         own, others = _chosen(kind, scheme, {**given, **params})
-        if kind == "cluster" and own.get("db"):
+        if kind == "cluster" and own.pop("db", 0):
             raise _wrong(url, "has a database, but clusters have only database 0. Remove it")
         if not kind:
             own |= {"unix_socket_path" if name == "path" else name: where[name] for name in where}
@@ -101,10 +101,12 @@ def _split(url: str) -> tuple[SplitResult, str]:
         raise _wrong(url, f"can't be read. {FORMS}") from None
     if "://" not in url or not parts.scheme:
         host = url.partition("?")[0].rpartition("@")[2]
+        if not re.fullmatch(r"[\w.-]+(:\d+)?(/\d*)?|/[\w./-]+", host):  # it may be a password
+            host = "localhost:6379"
         user = "user:password@" if "@" in url else ""
         near = get_close_matches(url.partition(":")[0].lower(), ["embedded"])
         scheme = "unix://" if host.startswith("/") else "redis://"
-        fixed = "embedded:" if near else f"{scheme}{user}{host or 'localhost:6379'}"
+        fixed = "embedded:" if near else f"{scheme}{user}{host}"
         raise ConfigurationError(f'The server\'s address has no scheme. Write "{fixed}"')
     if parts.scheme not in SCHEMES:
         near = get_close_matches(parts.scheme, [*SCHEMES, "embedded"], 1)
