@@ -1,4 +1,4 @@
-"""The add-on: what it sets, what it leaves alone, and what it says when it loses."""
+"""The add-on: what it sets, what it leaves alone, and what it says when it has no effect."""
 
 import pytest
 from scrapy.settings import Settings
@@ -22,19 +22,25 @@ def test_it_sets_the_dupefilter() -> None:
 
 
 @pytest.mark.parametrize("priority", ["project", "cmdline"])
-def test_it_says_which_line_to_remove_where_it_loses(
+def test_it_says_which_line_to_remove_where_it_has_no_effect(
     priority: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = "scrapy.dupefilters.RFPDupeFilter"
     assert after_addon(other, priority)["DUPEFILTER_CLASS"] == other
-    assert f"DUPEFILTER_CLASS = '{other}' is set as well: remove that line" in caplog.text
+    assert f"DUPEFILTER_CLASS = '{other}' is set, too. Remove that line" in caplog.text
+    assert "[bloom-addon-unused]" in caplog.text
 
 
-def test_it_is_silent_where_the_user_set_the_same_and_in_scrapys_commands(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("value", "priority"),
+    [
+        ("scrapy_bloom.BloomDupeFilter", "project"),
+        (BloomDupeFilter, "project"),
+        ("scrapy.dupefilters.BaseDupeFilter", "command"),
+    ],
+)
+def test_it_leaves_the_same_line_and_scrapys_commands_alone_in_silence(
+    value: object, priority: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for value in ("scrapy_bloom.BloomDupeFilter", BloomDupeFilter):
-        assert after_addon(value, "project")["DUPEFILTER_CLASS"] == value
-    base = "scrapy.dupefilters.BaseDupeFilter"
-    assert after_addon(base, "command")["DUPEFILTER_CLASS"] == base
+    assert after_addon(value, priority)["DUPEFILTER_CLASS"] == value
     assert not caplog.records
