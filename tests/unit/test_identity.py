@@ -1,4 +1,4 @@
-"""Fingerprints: Scrapy's own are cached, and scrapy-redis's are made; long ones are hashed."""
+"""What identifies a request: its fingerprint or its ``bloom_key``, and its window."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,24 +6,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import Request
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+from scrapy.spiders import SitemapSpider
 from scrapy.utils.request import RequestFingerprinter
-from scrapy_redis.dupefilter import RFPDupeFilter
 
+from scrapy_bloom.bloom.protocol.rings import DEFAULT
 from scrapy_bloom.crawl import identity
-from scrapy_bloom.crawl.identity import FingerprintCache, cached
-from scrapy_bloom.fingerprinter import (
-    HASH_BYTES,
-    MAX_FINGERPRINT,
-    MAX_VERSION,
-    VERSIONED,
-    ScrapyRedisFingerprinter,
-    base_of,
-    bounded,
-    version_of,
-    versioned,
-)
+from scrapy_bloom.crawl.identity import MAX_FINGERPRINT, FingerprintCache, Identity
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.rules import RUN
+from scrapy_bloom.settings import BloomSettings
 
+URL = "https://example.com/a"
 #: Parts of URLs in which canonicalization has something to do.
 parts = st.text(st.sampled_from("abAB09-._~%/ä€ +;:@&=?"), max_size=12)
 urls = st.builds(
@@ -42,18 +38,36 @@ requests = st.builds(
 )
 
 
-def theirs(request: Request) -> bytes:
-    return bytes.fromhex(RFPDupeFilter(None, "key").request_fingerprint(request))
+class Long:
+    """A fingerprinter of a project's own, whose fingerprints are the URLs."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.encode()
+
+
+def make(
+    rules: Sequence[object] = (), spider: type[Spider] = Spider, fingerprinter: object = None
+) -> Identity:
+    crawler = Crawler(spider)
+    crawler.spider = spider(name="shop")
+    crawler.request_fingerprinter = fingerprinter or RequestFingerprinter()  # type: ignore[assignment]
+    own = BloomSettings.read(Settings({"BLOOM_RECRAWL_RULES": [*rules]}), "shop")
+    return Identity(crawler, own.rules(), Report(None))
+
+
+def key(meta: dict[str, Any], own: Identity | None = None, url: str = URL) -> tuple[str, bytes]:
+    return (own or make()).key(Request(url, meta=meta))
+
+
+# -- fingerprints --
 
 
 @given(requests)
-def test_cached_ones_are_those_of_the_fingerprinter_and_of_scrapy_redis(request: Request) -> None:
-    for own in (RequestFingerprinter(), ScrapyRedisFingerprinter()):
-        find = cached(own)
-        assert isinstance(find, FingerprintCache)
-        for one in (request, request, request.copy()):
-            assert find(one) == own.fingerprint(one)
-    assert ScrapyRedisFingerprinter().fingerprint(request) == theirs(request)
+def test_a_cached_fingerprint_is_that_of_scrapys_fingerprinter(request: Request) -> None:
+    own = RequestFingerprinter()
+    find = FingerprintCache(own.fingerprint)
+    for one in (request, request, request.copy()):
+        assert find(one) == own.fingerprint(one)
 
 
 class Counted:
@@ -90,7 +104,7 @@ def test_other_requests_are_fingerprinted_each_time() -> None:
     assert len(found) == (4 if verbatim != find(Request(url)) else 3)  # Scrapy 2.13 ignores it
 
 
-def test_the_latest_urls_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_urls_are_cached_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "HALF", 10)
     make = Counted()
     find = FingerprintCache(make)
@@ -105,69 +119,88 @@ def test_the_latest_urls_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert make.made == 101
 
 
-class Own(RequestFingerprinter):
-    """A project's own, as plug-ins have them."""
+def test_a_projects_own_fingerprinter_is_asked_each_time() -> None:
+    class Keyed(RequestFingerprinter):
+        def fingerprint(self, request: Request) -> bytes:
+            return str(request.meta.get("id")).encode()
+
+    own = make(fingerprinter=Keyed())
+    assert [key({"id": one}, own)[1] for one in (1, 2, 1)] == [b"1", b"2", b"1"]
 
 
-class Keyed:
-    """One that looks at more than it is known for, as a later version of Scrapy may."""
-
-    key = "depth"
-
-    def fingerprint(self, request: Request) -> bytes:
-        return str(request.meta.get(self.key)).encode()
-
-
-def test_a_fingerprinter_that_may_look_at_more_has_no_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert not isinstance(cached(Own()), FingerprintCache)
-    monkeypatch.setattr(identity, "KNOWN", (Keyed,))
-    assert not isinstance(cached(Keyed()), FingerprintCache)
+@given(st.integers(0, 2 * MAX_FINGERPRINT), st.integers(0, 2 * MAX_FINGERPRINT))
+def test_fingerprints_of_any_length_are_short_and_differ(first: int, other: int) -> None:
+    own = make(fingerprinter=Long())
+    found = [key({}, own, f"{URL}{'x' * size}")[1] for size in (first, other)]
+    assert all(len(item) <= MAX_FINGERPRINT for item in found)
+    assert (found[0] == found[1]) == (first == other)
 
 
-@given(st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=2 * MAX_FINGERPRINT))
-def test_what_filters_hold_is_short_and_tells_apart_what_differs(
-    first: bytes, other: bytes
-) -> None:
-    assert len(bounded(first)) <= MAX_FINGERPRINT
-    assert (bounded(first) == bounded(other)) == (first == other)
-    if len(first) <= MAX_FINGERPRINT and not first.startswith(VERSIONED):
-        assert bounded(first) == first
+# -- bloom_key --
 
 
-# -- items of versions --
+def test_a_key_stands_for_the_page_whatever_its_url() -> None:
+    first = key({"bloom_key": "1"})
+    assert first == key({"bloom_key": "1"}, url="https://example.com/b")
+    assert first == key({"bloom_key": b"1"})
+    assert len({first, key({"bloom_key": "2"}), key({})}) == 3
 
-fingerprints = st.one_of(
-    st.binary(max_size=2 * MAX_FINGERPRINT), st.binary(max_size=30).map(VERSIONED.__add__)
-).map(bounded)
-versions = st.text(min_size=1, max_size=20).map(lambda text: text.encode("utf-8", "replace"))
+
+@pytest.mark.parametrize("value", ["", b"", None, 3, ["1"]])
+def test_another_key_is_ignored(value: object) -> None:
+    assert key({"bloom_key": value}) == key({})
 
 
-@given(st.lists(st.tuples(fingerprints, st.none() | versions), max_size=20))
-def test_items_tell_urls_and_versions_apart_and_name_their_url(
-    requests: Sequence[tuple[bytes, bytes | None]],
-) -> None:
-    """Exact: as many items as there are different pairs, and each leads back to its URL."""
-    items = dict[bytes, tuple[bytes, bytes | None]]()
-    for fingerprint, version in requests:
-        item = fingerprint if version is None else versioned(fingerprint, version)
-        assert base_of(item) == (None if version is None else fingerprint)
-        assert len(item) <= MAX_FINGERPRINT + len(VERSIONED) + HASH_BYTES
-        assert items.setdefault(item, (fingerprint, version)) == (fingerprint, version)
-    assert len(items) == len(set(requests))
+def test_a_redirect_has_its_own_url_instead_of_the_key() -> None:
+    assert key({"bloom_key": "1", "redirect_urls": ["https://example.com/b"]}) == key({})
+
+
+def test_a_key_may_be_any_text_of_any_length() -> None:
+    found = {key({"bloom_key": text})[1] for text in ("\ud800", "é" * 500, "é" * 501)}
+    assert len(found) == 3
+    assert max(map(len, found)) <= MAX_FINGERPRINT
+
+
+# -- windows --
+
+
+def test_the_window_is_that_of_the_first_rule() -> None:
+    own = make([("/a", "1 day"), ("/", "run")])
+    assert key({}, own)[0] == "1-day"
+    assert key({}, own, "https://example.com/b")[0] == RUN
+    assert key({})[0] == DEFAULT
+
+
+def test_a_start_request_is_remembered_for_the_run_and_requests_that_copy_its_meta_are_not() -> (
+    None
+):
+    assert key({"is_start_request": True})[0] == RUN
+    assert key({"is_start_request": True, "depth": 1})[0] == DEFAULT
+
+
+def test_a_sitemap_is_remembered_for_the_run() -> None:
+    own = make(spider=SitemapSpider)
+    parse = own._crawler.spider._parse_sitemap
+    assert own.key(Request(URL, callback=parse))[0] == RUN
+    assert own.key(Request(URL))[0] == DEFAULT
 
 
 @pytest.mark.parametrize(
-    ("meta", "version"),
-    [
-        ({}, b""),
-        ({"bloom_version": "2026-01-02"}, b"2026-01-02"),
-        ({"bloom_version": "\ud800"}, b"\xed\xa0\x80"),
-        ({"bloom_version": "é" * (MAX_VERSION // 2)}, "é".encode() * (MAX_VERSION // 2)),
-        ({"bloom_version": "é" * (MAX_VERSION // 2) + "a"}, b""),
-        *(({"bloom_version": value}, b"") for value in ("", None, 3, b"1", ["1"])),
-    ],
+    ("asked", "window"),
+    [("run", RUN), ("default", DEFAULT), ("24 hours", "1-day"), ("never", DEFAULT)],
 )
-def test_versions_are_short_texts(meta: dict[str, Any], version: bytes) -> None:
-    assert version_of(meta) == version
+def test_a_request_chooses_its_window(asked: str, window: str) -> None:
+    own = make([("/a", "1 day")])
+    for meta in ({}, {"is_start_request": True}):
+        assert key({"bloom_recrawl_after": asked, **meta}, own)[0] == window
+
+
+@pytest.mark.parametrize(
+    "asked", ["3 days", "soon", "2", 7, ["1 day"], pytest.param(10**5_000, id="huge")]
+)
+def test_a_window_that_no_setting_has_warns_and_the_rules_count(
+    asked: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = make([("/a", "1 day")])
+    assert key({"bloom_recrawl_after": asked}, own) == key({}, own)
+    assert "[bloom-unknown-window]" in caplog.text
