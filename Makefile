@@ -11,22 +11,21 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOWEST = "scrapy==2.13.0" "redis==6.4.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
 
 # The third of the tests that runs with them (TESTS chooses others): what talks to Scrapy, scrapy-redis, redis-py, mmh3
-# or a server. The others (values, races, error rates, commands, pages, fuzzing, simulated runs, chaos) would find the
-# same again.
+# or a server. The others (values, races, error rates, commands, pages, simulated crawls, chaos) would find the same again.
 tests-of = $(foreach name,$(2),tests/$(1)/test_$(name).py)
 # Scrapy's interfaces and requests, and mmh3.
-LOWEST_TESTS = $(call tests-of,unit,addon engine_hooks failures identity hashing outputs request_codec sitemaps)
+LOWEST_TESTS = $(call tests-of,unit,addon engine_hooks identity hashing outputs request_codec)
 # Scripts on the oldest servers.
-LOWEST_TESTS += $(call tests-of,redis,claim_protocol filter ledger_protocol old_servers rights rotation worker_protocol)
+LOWEST_TESTS += $(call tests-of,redis,claim_protocol filter rotation)
 # Connections: clients, asyncio, TLS, clusters, Sentinel, replicas.
 LOWEST_TESTS += $(call tests-of,redis,async_filter client cluster cluster_driver concurrency)
-LOWEST_TESTS += $(call tests-of,redis,connection exchanger replication sentinels time_outs tls)
+LOWEST_TESTS += $(call tests-of,redis,connection replication sentinels time_outs tls)
 # Crawls by Scrapy's scheduler and by scrapy-redis's.
-LOWEST_TESTS += $(call tests-of,crawl,crawl crawled crawled_queues crawled_stops two_servers)
+LOWEST_TESTS += $(call tests-of,crawl,crawl crawled crawled_queues interrupted_crawls)
 LOWEST_TESTS += $(call tests-of,crawl,cluster_outages dupefilter failover one_loop opening outages replicas)
-# Crawls by what they read of Scrapy: items, feeds, outputs, errors, sitemaps, commands, plug-ins.
-LOWEST_TESTS += $(call tests-of,crawl,delivery failed_pages item_errors items ledger_crawl outputs_crawl)
-LOWEST_TESTS += $(call tests-of,crawl,developer_commands other_plugins sitemap_versions versions)
+# Crawls by what they read of Scrapy: items, feeds, outputs, errors, commands, plug-ins.
+LOWEST_TESTS += $(call tests-of,crawl,delivery failed_pages item_errors items outputs_crawl)
+LOWEST_TESTS += $(call tests-of,crawl,developer_commands other_plugins)
 
 # Tests wait for servers and crawls a third of the time. Each process has servers of its own.
 PARALLEL ?= --numprocesses 4 --dist worksteal
@@ -39,9 +38,8 @@ help:
 	@echo "make test-fast    run the tests that need no server (30 seconds)"
 	@echo "make test-all     run the tests with all combinations and examples, and measure coverage"
 	@echo "make chaos        hundreds of crawls with faults at random moments (hours; CHAOS=options)"
-	@echo "make simulate     10,000 crawls whose steps a seed chooses, others each day (20 minutes; SIMULATE=options);"
-	@echo "                  ENGINE=scrapy: 3,000 by Scrapy's own engine (50 minutes)"
-	@echo "make mutants      which of these crawls find bugs that are put in on purpose (MUTANTS=options)"
+	@echo "make simulate     2,000 crawls by Scrapy's engine whose steps a seed chooses (10 minutes; SIMULATE=options)"
+	@echo "make mutants      which of these crawls find bugs that are put in on purpose (15 minutes; MUTANTS=options)"
 	@echo "make upstream     run the tests of Scrapy and scrapy-redis with this dupefilter (UPSTREAM=options)"
 	@echo "make lint         ruff, mypy, codespell and luacheck"
 	@echo "make docs         build the documentation's site in docs/_build, and check its links"
@@ -76,12 +74,11 @@ chaos: $(VENV)/dev
 
 # For example SIMULATE="--kind faults --first 914 --runs 1"; --note adds runs that fail to tests/simulation/failing.txt
 simulate: $(VENV)/dev
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation --engine $(or $(ENGINE),small) \
-		$(or $(SIMULATE),--runs $(if $(filter scrapy,$(ENGINE)),273,345))
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation $(SIMULATE)
 
-# For example MUTANTS="--only claim --runs 50"; ENGINE=scrapy puts mended faults into crawls by Scrapy's own engine
+# For example MUTANTS="--only cache"
 mutants: $(VENV)/dev
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.$(if $(filter scrapy,$(ENGINE)),web_mutants,mutants) $(MUTANTS)
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants $(MUTANTS)
 
 # For example UPSTREAM="--scrapy 2.19.0 --remember scheduled", or "--scrapy master"
 upstream: $(VENV)/dev
