@@ -31,7 +31,7 @@ def lasting_server(any_binary: str) -> Iterator[Server]:
 
 @pytest.fixture
 def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are applied, and the server is looked for, after shorter times."""
+    """Ops are applied, and the server is looked for, after shorter times."""
     monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.01)
     monkeypatch.setattr(writer, "FIRST_RETRY", 0.01)
     monkeypatch.setattr(writer, "LAST_RETRY", 0.1)

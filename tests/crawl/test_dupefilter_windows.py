@@ -41,7 +41,7 @@ def test_sitemaps_behind_a_start_request_are_hubs_too(make: Make) -> None:
     assert make(Sitemap).request_seen(Request(URL + "&d=1", callback=spider.parse))
 
 
-def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
+def test_an_unknown_window_is_warned_about_once_and_nothing_is_lost(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     dupefilter = make()
@@ -49,29 +49,15 @@ def test_an_unknown_window_is_warned_about_and_nothing_is_lost(
     for number, window in enumerate(wrong):
         request = Request(f"{URL}&d={number}", meta={"bloom_recrawl_after": window})
         assert not dupefilter.request_seen(request)
-        assert make(BLOOM_START_RECRAWL_AFTER="1 day").request_seen(request)
-    assert caplog.text.count('meta["bloom_recrawl_after"] of ') == 1 + len(wrong)
-    assert 'is \'daily\', and the settings have "run", "default", "never" (it' in caplog.text
-    assert 'settings have "run", "default", "never", "1 day" (no setting has the' in caplog.text
-    assert "To have another one, name it in BLOOM_RECRAWL_RULES, too" in caplog.text
+        assert make().request_seen(request)
+    lines = [one for one in caplog.messages if "bloom_recrawl_after" in one]
+    assert len(lines) == 1 + len(wrong), "once in each crawl"
+    assert "'daily'" in lines[0]
+    assert "BLOOM_RECRAWL_RULES" in lines[3], "no rule has 1 week"
     ruled = make(**WINDOWS)
     page = Request("https://example.com/page/1", meta={"bloom_recrawl_after": "2 days"})
     assert not ruled.request_seen(page)
     assert stats(ruled)["bloom/1-day/new"] == 1, "the rule counts"
-
-
-def test_a_meta_key_that_is_not_known_is_warned_about_once(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    dupefilter = make(**WINDOWS)
-    for number in range(3):
-        url = f"https://example.com/page/{number}"
-        meta = {"bloom_recrawl_afer": "run", "bloom_colour": "red", "depth": 1}
-        assert not dupefilter.request_seen(Request(url, meta=meta))
-    assert stats(dupefilter)["bloom/1-day/new"] == 3
-    assert caplog.text.count("unknown-meta-key") == 2
-    assert "such key; did you mean bloom_recrawl_after? [" in caplog.text
-    assert "such key; there are bloom_key, bloom_version, " in caplog.text
 
 
 # -- windows of rules --
@@ -83,22 +69,21 @@ def test_start_requests_go_before_rules_so_that_every_run_begins(make: Make) -> 
     start = Request("https://example.com/page/1", meta={"is_start_request": True})
     for _ in range(2):
         assert not make(**WINDOWS).request_seen(start)
-    assert not make(**WINDOWS, BLOOM_START_RECRAWL_AFTER="1 day").request_seen(start)
-    assert make(**WINDOWS, BLOOM_START_RECRAWL_AFTER="default").request_seen(start), (
-        "the rule counts"
-    )
 
 
-# -- runs --
+def test_a_request_names_its_window(make: Make) -> None:
+    page = Request("https://example.com/other", meta={"bloom_recrawl_after": "1 day"})
+    first = make(**WINDOWS)
+    assert not first.request_seen(page)
+    assert stats(first)["bloom/1-day/new"] == 1
+    assert make(**WINDOWS).request_seen(page)
+    assert not make(**WINDOWS).request_seen(Request("https://example.com/other"))
 
 
-def test_a_window_in_runs_is_rotated_by_the_first_worker_of_a_run(make: Make) -> None:
-    options = {"BLOOM_RECRAWL_AFTER": "1 run"}
-    monday = [make(**options, BLOOM_RUN="monday") for _ in range(2)]
-    assert not monday[0].request_seen(Request(URL))
-    assert monday[1].request_seen(Request(URL))
-    tuesday = [make(**options, BLOOM_RUN="tuesday") for _ in range(2)]
-    assert not tuesday[0].request_seen(Request(URL))
-    assert tuesday[1].request_seen(Request(URL))
-    assert monday[0].request_seen(Request(URL)), "an old worker rotates nothing back"
-    assert make(**options, BLOOM_RUN="monday").request_seen(Request(URL))
+def test_pages_of_the_window_run_are_new_in_each_run_and_once(make: Make) -> None:
+    page = Request("https://example.com/list", meta={"bloom_recrawl_after": "run"})
+    for _ in range(2):
+        dupefilter = make()
+        assert [dupefilter.request_seen(page) for _ in range(2)] == [False, True]
+        assert stats(dupefilter)["bloom/run/new"] == 1
+        assert stats(dupefilter)["bloom/run/seen"] == 1
