@@ -1,5 +1,6 @@
 """Settings: every one of them parses what people write, and rejects the rest with the fix."""
 
+import ast
 import re
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
+from support.paths import ROOT
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import DAY, Schedule, Span
 from scrapy_bloom.settings import SETTINGS, BloomSettings, in_settings
+from tools.reference import settings as reference
 
 #: Python's on regular expressions that a later version may read in another way.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -298,3 +301,26 @@ def test_errors_of_the_library_name_settings() -> None:
     assert message == (
         "BLOOM_BLOCKS = 7 can't be changed. Remove BLOOM_BLOCKS, or choose another BLOOM_KEY"
     )
+
+
+# -- the page of the reference --
+
+
+def test_the_page_is_written_from_the_table() -> None:
+    """``make reference`` writes it."""
+    assert (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8") == reference.page()
+
+
+def test_the_page_names_each_setting_with_its_default_and_what_it_accepts() -> None:
+    page = reference.page()
+    for name, own in SETTINGS.items():
+        _, _, section = page.partition(f"### `{name}`\n")
+        facts = section.partition("\n### ")[0]
+        assert f"- Default: {reference.default(name)}" in " ".join(facts.split())
+        assert own.metadata["help"][1:] in facts
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in reference.UNSET])
+def test_a_default_on_the_page_can_be_copied(name: str) -> None:
+    shown = reference.default(name).strip("`")
+    assert read(**{name: ast.literal_eval(shown)}) == read()
