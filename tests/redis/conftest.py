@@ -3,9 +3,7 @@
 import functools
 import importlib.metadata
 import logging
-import shutil
 import sys
-import tempfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +20,6 @@ from support.polling import PATIENCE
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.client import embedded
 
 #: To read what all installed packages say takes a fifth of the time of a call.
 entry_points = functools.cache(importlib.metadata.entry_points)
@@ -35,18 +32,6 @@ def logging_as_before() -> Iterator[None]:
     yield
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-
-
-@pytest.fixture
-def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short TMPDIR for this process and its children; nothing may be left running in it."""
-    path = Path(tempfile.mkdtemp(prefix="bt-", dir="/tmp"))
-    monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    yield path
-    left = [s for s in path.rglob("*") if embedded._ask(s, b"SHUTDOWN") is not None]
-    shutil.rmtree(path)
-    assert not left
 
 
 @pytest.fixture(scope="session")

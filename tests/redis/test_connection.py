@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -102,7 +103,7 @@ def test_a_server_that_accepts_nothing_costs_no_more_than_the_timeout(tmp_path: 
 # -- what errors say --
 
 
-def explanation(url: str, **params: object) -> str:
+def explanation(url: str, **params: Any) -> str:
     """Open a filter, which fails, and return what we say about it."""
     with closing(connect(url, timeout=PATIENCE, **params)) as connection:
         bloom = BloomFilter(connection.client, "k", label=connection.label)

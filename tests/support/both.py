@@ -52,6 +52,6 @@ def use(url: str, steps: Steps = add_by_both, timeout: float = PATIENCE, **param
             try:
                 await steps(both)
             finally:
-                await both.other.client.aclose()
+                await both.other.transport.close()
 
     asyncio.run(run())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from scrapy_bloom.bloom.client.connection import connect
+from scrapy_bloom.bloom.client.connect import connect
 from scrapy_bloom.bloom.client.embedded import EmbeddedServer
 from support.polling import until
 
@@ -17,7 +17,7 @@ from support.polling import until
 USER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" has it ignored
-from scrapy_bloom.bloom.client.connection import connect
+from scrapy_bloom.bloom.client.connect import connect
 connection = connect("embedded:" + sys.argv[1])
 print(connection.client.info("server")["process_id"], flush=True)
 sys.stdin.readline()

@@ -1,7 +1,6 @@
 """Real sentinels that watch a primary and its replica, and replace it when it is gone."""
 
 import secrets
-import socketserver
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -138,41 +137,3 @@ def start_sentinels(
         watched = Watched(Shard(nodes), sentinels)
         watched.await_whole()
         yield watched
-
-
-class ScriptedSentinel(socketserver.ThreadingTCPServer):
-    """Names the server that a test says: for what sentinels do for moments only.
-
-    Attributes:
-        names: the port that it names as the primary's; 0 for none.
-    """
-
-    def __init__(self, names: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Script)
-        self.names = names
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    def reply(self, command: bytes) -> bytes:
-        if command != b"SENTINEL":
-            return b"+OK\r\n"
-        port = str(self.names)
-        return (
-            f"*2\r\n$9\r\n127.0.0.1\r\n${len(port)}\r\n{port}\r\n".encode()
-            if self.names
-            else b"*-1\r\n"
-        )
-
-
-class _Script(socketserver.StreamRequestHandler):
-    server: ScriptedSentinel
-
-    def handle(self) -> None:
-        while header := self.rfile.readline():
-            words = [
-                self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2]
-                for _ in range(int(header[1:]))
-            ]
-            self.wfile.write(self.server.reply(words[0]))
