@@ -8,6 +8,7 @@ import logging
 import re
 
 from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.settings import in_settings
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,8 @@ def _shorten(record: logging.LogRecord) -> bool:
     if record.name in _LAST:
         kind = type(error).__name__.removesuffix("Error")
         code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
-        logger.error("Bloom filter: the crawl does not start. %s [bloom-%s]", error, code)
+        text = "Bloom filter: the crawl does not start. %s [bloom-%s]"
+        logger.error(text, in_settings(str(error)), code)
     return False
 
 

@@ -1,57 +1,63 @@
-"""A crawl waits at its start for a server that is slow or loads its data."""
+"""A crawl that cannot begin says so in one line, fetches nothing, and its process fails."""
 
-from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
-from support.loops import in_loop
-from support.outages import stalled
-from support.servers import Server
-from support.workers import Worker
+from support.odd_site import IMPORTS, PLAIN, SHARED_QUEUE, Lab, LabOf, options_of, page
 
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.errors import NotReadyError
-from scrapy_bloom.bloom.model.header import Header
-from scrapy_bloom.crawl.context import Opening
-
-pytestmark = pytest.mark.usefixtures("short_retries")
+NO_SERVER = "redis://127.0.0.1:1/0"
 
 
-@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
-@in_loop
-async def test_a_crawl_waits_at_its_start_for_a_server_that_is_slow(
-    remember: str,
-    own_server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+@pytest.fixture(scope="module")
+def lab(lab_of: LabOf) -> Lab:
+    """A site that was crawled."""
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.crawl()
+    return lab
+
+
+def fail(lab: Lab, directory: Path, **settings: Any) -> str:
+    """Run a crawl that does not begin; return its log."""
+    before = lab.site.hits()
+    (directory / "odd_spider.py").write_text(IMPORTS + PLAIN)
+    given = {
+        "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+        "SITE_URL": lab.site.url,
+        "BLOOM_REDIS_URL": lab.redis_url,
+        "REDIS_URL": lab.redis_url,
+        "TELNETCONSOLE_ENABLED": False,
+        "LOG_LEVEL": "INFO",
+        **settings,
+    }
+    log = directory / "log"
+    pid = lab.nursery.start(["runspider", "odd_spider.py", *options_of(given)], log, directory)
+    assert lab.nursery.wait(pid) != 0
+    assert lab.site.hits() == before
+    return log.read_text()
+
+
+@pytest.mark.parametrize("scheduler", [{}, SHARED_QUEUE], ids=["scrapy", "scrapy-redis"])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"BLOOM_REDIS_URL": NO_SERVER}, "can't be reached"),
+        ({"BLOOM_CAPCITY": 7}, "BLOOM_CAPACITY"),
+        ({"BLOOM_BLOCKS": 3}, "BLOOM_BLOCKS"),
+    ],
+    ids=["no server", "no such setting", "other blocks"],
+)
+def test_the_reason_is_one_line(
+    settings: dict[str, Any], says: str, scheduler: dict[str, Any], lab: Lab, tmp_path: Path
 ) -> None:
-    open_filter, failed = BloomFilter.open, list[BloomFilter]()
-
-    def open_and_count(bloom: BloomFilter) -> Header:
-        try:
-            return open_filter(bloom)
-        except NotReadyError:
-            failed.append(bloom)
-            if len(failed) == 4:
-                stall.close()
-            raise
-
-    monkeypatch.setattr(BloomFilter, "open", open_and_count)
-    with ExitStack() as stall:
-        stall.enter_context(stalled(own_server))
-        async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
-            assert not worker.sees(0)
-            assert worker.stat("outages") == 0
-    assert len(failed) >= 4
-    assert caplog.text.count("Waiting for it, up to 30 s") == 1
+    log = fail(lab, tmp_path, **settings, **scheduler)
+    assert "Traceback" not in log
+    (line,) = [line for line in log.splitlines() if "ERROR" in line or "CRITICAL" in line]
+    assert "Bloom filter: the crawl does not start. " in line
+    assert says in line
 
 
-def test_waiting_for_a_slow_server_has_an_end() -> None:
-    calls: list[None] = []
-
-    def time_out() -> None:
-        calls.append(None)
-        raise NotReadyError("too late")
-
-    with pytest.raises(NotReadyError):
-        Opening(patience=0.5).run(time_out)
-    assert len(calls) > 1
+def test_another_component_that_fails_is_logged_by_scrapy(lab: Lab, tmp_path: Path) -> None:
+    log = fail(lab, tmp_path, SCHEDULER="support.nothing.There")
+    assert "Traceback" in log
+    assert "the crawl does not start" not in log

@@ -37,7 +37,7 @@ def test_an_entry_is_read_back() -> None:
         f"w-1 here {'7' * 5_000} 99 -",
         f"w-{'1' * MAX_LENGTH} here 7 99 -",
         "w-1\nx here 7 99 -",
-        "w-1 here ٧ 99 -",
+        "w-1 here \u0667 99 -",
     ],
 )
 def test_an_entry_that_is_damaged_is_left_out(entry: str) -> None:

@@ -1,0 +1,70 @@
+"""Workers and spiders beside each other: what one leaves behind, another one crawls."""
+
+import pytest
+from support.odd_site import TREE, LabOf, page, tree
+from support.polling import until
+
+PAGES = 30
+
+#: Starts at START, and waits there until the file GO exists.
+WAITING = """
+import asyncio
+from pathlib import Path
+
+class WaitingSpider(OddSpider):
+    async def start(self):
+        yield Request(self.settings["SITE_URL"] + self.settings["START"], dont_filter=True)
+
+    async def parse(self, response):
+        go = self.settings["GO"]
+        while go and not Path(go).exists():
+            await asyncio.sleep(0.02)
+        for link in self.links(response):
+            yield link
+"""
+
+
+@pytest.mark.parametrize("heartbeat", [30, 1])
+def test_a_worker_that_came_later_and_died_is_noticed_before_the_crawl_ends(
+    lab_of: LabOf, heartbeat: int
+) -> None:
+    """The first one has sent no heartbeat since."""
+    links = [f"/{number}" for number in range(PAGES)]
+    lab = lab_of({"/": page("/own"), "/own": page(), "/late": page(*links)})
+    lab.site.pages |= {link: page(f"/more{link}") for link in links}
+    lab.site.pages |= {f"/more{link}": page() for link in links}
+    go, settings = lab.directory / "go", {"BLOOM_HEARTBEAT": heartbeat}
+    with lab.start(WAITING, START="/", GO=go, **settings) as first:
+        until(lambda: lab.site.hits()["/"] or first.is_over, "the first one has begun")
+        lab.kill_midway(5, WAITING, START="/late", GO="", **settings)
+        assert len(lab.claims()) >= PAGES - 5
+        go.touch()
+        stats = first.wait()
+    assert not lab.missing()
+    assert stats["bloom/taken_over"] > 0
+    assert not lab.claims()
+    assert lab.recorded() == lab.site.pages.keys() - {"/", "/late"}
+
+
+OTHER = TREE.replace("    custom", '    name = "other"\n    custom')
+BOTH = {"BLOOM_KEY": "both"}
+
+
+def test_what_a_spider_that_never_runs_again_has_claimed_is_crawled_by_another_one(
+    lab_of: LabOf,
+) -> None:
+    """Both use one filter, and link the same pages."""
+    links = [f"/{number}" for number in range(PAGES)]
+    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    lab.kill_midway(PAGES // 2, OTHER, **BOTH)
+    assert lab.missing()
+    done = lab.crawl(**BOTH)
+    assert not lab.missing()
+    assert done.recorded == lab.site.pages.keys() - {"/"}
+    assert {claim.key.rpartition(":")[2] for claim in done.claims.values()} == {"other"}
+
+
+def test_spiders_on_one_filter_share_what_was_crawled(lab_of: LabOf) -> None:
+    lab = lab_of(tree(PAGES))
+    lab.crawl(**BOTH)
+    assert lab.crawl(OTHER, **BOTH).hits.keys() == {"/"}
