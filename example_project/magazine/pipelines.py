@@ -11,9 +11,9 @@ ROWS = 500
 
 
 class SQLitePipeline:
-    """Writes the table `stories` of `stories.db`; a story that comes twice is written once.
+    """Writes the table `stories` of `stories.db`. A story that comes twice is written once.
 
-    Scrapy 2.13 hands the spider over, which is not needed here; later ones do not.
+    Scrapy 2.13 passes the spider, which isn't needed here. Later versions don't.
     """
 
     def open_spider(self, *_spider: object) -> None:
@@ -31,7 +31,7 @@ class SQLitePipeline:
         return item
 
     def write(self) -> None:
-        """Commit what waits, and let its pages be recorded.
+        """Commit the stories that wait, so that their pages are remembered.
 
         After `kill -9`, the next run crawls the pages again that still waited.
         """
