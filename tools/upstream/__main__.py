@@ -82,7 +82,7 @@ def check(suite: Suite, known: list[Known], options: argparse.Namespace) -> Comp
         suite.put_in(environment.source, server.url)
         ours = environment.test(suite.remember, options.tests)
         with server.client() as client:
-            filters = sum(1 for _ in client.scan_iter("*:header", count=1000))
+            filters = sum(1 for _ in client.scan_iter("*:0}:ring", count=1000))
         others = [test for test, outcome in ours.items() if outcome.outcome != PASSED]
         console.log(f"{suite.name}: running the {len(others)} tests that did not pass as they are")
         environment.unpack()
