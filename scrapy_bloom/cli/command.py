@@ -14,6 +14,7 @@ from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.cli import check, clear, info, pending, recrawl
 from scrapy_bloom.cli.output import complain, quoted
 from scrapy_bloom.cli.stored import NoFilterError
+from scrapy_bloom.settings import in_settings
 
 #: Each has HELP, EXAMPLES, and the functions ``run`` and, perhaps, ``add_options``.
 MODULES = (info, check, pending, recrawl, clear)
@@ -95,7 +96,7 @@ class BloomCommand(ScrapyCommand):
             complain("interrupted")
         except BloomError as error:
             self.exitcode = NO if isinstance(error, NoFilterError) else FAILED
-            complain(str(error))
+            complain(in_settings(str(error)))
         except Exception as error:  # for example, a spider's module can't be imported
             complain(f"{type(error).__name__}: {error}")
 

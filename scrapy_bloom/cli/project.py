@@ -25,7 +25,8 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.server import data_directory
 from scrapy_bloom.settings import BloomSettings
 
-_URL = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
+_HOST = r"(?:[^\s/?#\[\]@]+|\[[0-9a-f:.]+\](?::[0-9]+)?)"
+_URL = re.compile(rf"https?://(?:[^\s/?#]*@)?{_HOST}(?:[/?#]\S*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,30 @@
-"""``scrapy bloom`` in a project and outside: usage, settings, windows, errors; and ``acl``."""
+"""``scrapy bloom`` in a project and outside: usage, settings, errors, and ``clear``."""
 
+import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from redis import Redis
-from scrapy import Request
-from support.cli import KEY, SECRET, URLS, Call, Own, Shop, fingerprints, in_shell
+from redis import Redis, RedisCluster
+from scrapy import Request, Spider
+from support.cli import KEY, SECRET, URLS, Call, Own, Shop, claim, fingerprints, in_shell, unchanged
 from support.crawling import run
-from support.paths import ROOT
-from support.rights import PASSWORD, USER, denials
+from support.polling import PATIENCE
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.acl import PASSWORD as PLACEHOLDER
-from scrapy_bloom.cli.command import SUBCOMMANDS
+from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.cli import output
+from scrapy_bloom.cli.command import COMMANDS
+
+URL = URLS[0]
 
 
 class Broken:
@@ -25,219 +32,236 @@ class Broken:
         raise LookupError("a bug")
 
 
-def test_help_has_the_subcommands_in_groups(call: Call) -> None:
-    _, *parts = re.split(r"^    (\w+)  +\S", call("-h").out, flags=re.MULTILINE)
-    names = [re.findall(r"^      (\w+)  +\S", text, re.MULTILINE) for text in parts[1::2]]
-    assert parts[::2] == ["look", "change", "move"]
-    assert sorted(chain(*names)) == sorted(SUBCOMMANDS)
-    assert names[2] == ["migrate", "export", "import"]
+class Bare(Spider):
+    name = "shop"
 
 
-def test_options_and_settings_name_the_server(call: Call, client: Redis, server: Server) -> None:
-    """Scrapy's options stand after the subcommand; settings of scrapy-redis are the fallback."""
-    BloomFilter(client, KEY).open()
-    url = f"BLOOM_REDIS_URL={server.url}"
-    done = call("info", "-s", url, "--json", "--set", f"BLOOM_KEY={KEY}")
-    assert done.code == 0, done.err
-    assert done.json["filters"][0]["key"] == KEY
-    assert call("info", spiders=(Shop,), REDIS_URL=server.url).code == 0
-    text = "none: this is no Scrapy project), or give the filter's key with --key"
-    call("info", SPIDER_MODULES=[]).refused(text)
-    assert "(there are: none yet)" in call("info", SPIDER_MODULES=["json"]).err
+# -- usage --
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["plan", "surplus"], ["info", "-s", "x"]])
-def test_wrong_usage(call: Call, arguments: list[str]) -> None:
-    call(*arguments).refused("error: ")
+def test_without_a_subcommand_all_are_listed(call: Call) -> None:
+    done = call()
+    assert done.code == 2
+    assert re.findall(r"^    (\w+)  +\S", done.out, re.MULTILINE) == [*COMMANDS]
+    assert all(f"  {code}  " in done.out for code in (0, 1, 2))
 
 
-def test_logs_are_quiet_unless_asked_for(shop: Call, client: Redis) -> None:
-    BloomFilter(client, KEY).open()
-    addons = {"ADDONS": {"scrapy_bloom.Addon": 500}, "LOG_STDOUT": True}
-    assert shop("info", **addons).err == ""
-    done = shop("info", "-L", "DEBUG", **addons)
-    assert "Enabled addons" in done.err
-    assert KEY in done.out
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_begins_with_a_verb_and_has_examples(call: Call, name: str) -> None:
+    done = call(name, "-h")
+    assert done.code == 0
+    assert f"  scrapy bloom {name}" in done.out.partition("Examples:")[2]
+    assert len(COMMANDS[name].HELP.split()) <= 12
 
 
-def test_the_command_is_imported_without_rich() -> None:
-    code = "import sys; sys.modules['rich'] = None; import scrapy_bloom.cli.command"
-    done = run("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_several_spiders_are_listed(call: Call, client: Redis, server: Server) -> None:
-    project = {"spiders": (Shop, Own), "BLOOM_REDIS_URL": server.url}
-    call("info", **project).refused("choose one with --spider (there are: own, shop)")
-    assert "there are: own, shop" in call("info", "--spider", "x", **project).err
-    BloomFilter(client, "special").open()
-    # The spider's custom_settings count.
-    assert call("info", "--spider", "own", **project).code == 0
-    assert call("info", **project, BLOOM_KEY="special").code == 0
-
-
-def test_the_windows_of_rules(shop: Call, client: Redis) -> None:
-    BloomFilter(client, KEY).open()
-    BloomFilter(client, f"{KEY}:1-day", window="1 day").extend(fingerprints(URLS[:3]))
-    windows = {"BLOOM_RECRAWL_RULES": [("/n", "1 day"), ("/o", "2 days")]}
-    filters = shop("info", "--json", **windows).json["filters"]
-    assert [(f["name"], f["exists"], f.get("count")) for f in filters] == [
-        ("default", True, 0),
-        ("1-day", True, 3),
-        ("2-days", False, None),
-    ]
-    (document,) = shop("info", "--window", "1-day", "--json", **windows).json["filters"]
-    assert (document["key"], document["window"]) == (f"{KEY}:1-day", "1 day")
-    assert shop("info", "--window", "2-days", **windows).code == 1
-    typo = shop("info", "--window", "typo", **windows)
-    typo.refused("there are default, 1-day, 2-days")
-    # Which windows another filter has, the project does not know.
-    assert shop("info", "--key", KEY, "--window", "1-day").code == 0
-
-
-def test_where_there_is_no_filter(shop: Call, client: Redis) -> None:
-    for command in (
-        *("info", "check https://example.com", "rotate -y", "clear -y", "delete -y"),
-        *("failed", "gone", "pending", "pending --release --owner x -y", "settings"),
-        *("settings --apply", "recrawl https://example.com --callback parse_item"),
-    ):
-        done = shop(*command.split())
-        assert done.code == 1, command
-        assert "there is no" in done.out + done.err
-        assert len((done.out + done.err).splitlines()) == 1
-    assert client.keys() == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"BLOOM_CAPACTIY": 5}, "did you mean BLOOM_CAPACITY?"),
-        ({"BLOOM_REDIS_URL": f"redis://:{SECRET}@[host"}, "is not an address"),
-        ({"BLOOM_REDIS_URL": f"redis://:{SECRET}@127.0.0.1:1"}, "start a server there"),
-        ({"REQUEST_FINGERPRINTER_CLASS": Broken}, "LookupError: a bug (-L DEBUG shows where)"),
-    ],
-)
-def test_what_cannot_be_used(
-    shop: Call, client: Redis, settings: dict[str, Any], message: str
-) -> None:
-    BloomFilter(client, KEY).open()
-    done = shop("check", "https://example.com", **settings)
-    done.refused(message)
-    assert len(done.err.splitlines()) == 1
-    assert SECRET not in done.err
-
-
-def test_an_interruption_is_no_answer(shop: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(BloomFilter, "look", interrupt)
-    done = shop("info")
-    assert (done.code, done.err) == (2, "scrapy bloom: interrupted\n")
-
-
-def test_readers_that_are_gone_and_terminals_that_know_ascii_only(
-    client: Redis, server: Server, tmp_path: Path
-) -> None:
-    done = in_shell("BLOOM plan --json | true; echo ${PIPESTATUS[0]}", tmp_path)
-    assert (done.out, done.err) == ("141\n", "")
-    BloomFilter(client, "gr\u00fcn").open()
-    where = f"--key gr\u00fcn -s BLOOM_REDIS_URL={server.url}"
-    done = in_shell(f"BLOOM check http://\u4f8b/ {where}", tmp_path, PYTHONIOENCODING="ascii")
-    assert "Error" not in done.err
-    assert "\\x" in done.out or "\\u" in done.out
-    assert list(tmp_path.iterdir()) == []
-
-
-# -- acl --
-
-
-#: A subcommand, and what it needs.
-NEEDS = [
-    ("info --measure 100", "read"),
-    (f"check {URLS[0]}", "read"),
-    ("metrics --count-failed", "read"),
-    ("pending", "read"),
-    ("failed", "read"),
-    ("gone", "read"),
-    ("gone --forget", "crawl"),
-    ("recrawl https://example.com/new --callback parse_item", "crawl"),
-    ("list", "list"),
-    ("pending --release --owner w1 --yes", "crawl"),
-    ("rotate --yes", "crawl"),
-    ("export file", "crawl,export"),
-    ("clear --yes", "crawl"),
-    ("delete --yes", "crawl,delete"),
-    ("import file", "crawl,import"),
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("inf", {}, "'inf' isn't a subcommand. Did you mean info?"),
+    ("xyzzy", {}, "'xyzzy' isn't a subcommand. Choose one of info, check, pending, recrawl, clear"),
+    ("info surplus", {}, "'surplus' isn't an argument. See scrapy bloom info -h"),
+    ("info --nothing", {}, "'--nothing' isn't an argument"),
+    ("info -s x", {}, "Invalid -s value, use -s NAME=VALUE"),
+    ("info --spider x", {}, "--spider 'x' isn't a spider of the project: shop"),
+    ("info -s BLOOM_CAPCITY=5", {}, "BLOOM_CAPACITY"),
+    ("info -s BLOOM_RECRAWL_AFTER=2", {}, "BLOOM_RECRAWL_AFTER"),
+    ("info --key {x}", {}, "BLOOM_KEY"),
+    ("check", {}, "the following arguments are required: URL. See scrapy bloom check -h"),
+    ("check nonsense", {}, "'nonsense' isn't the URL of a page. Write it in full"),
+    (f"check http://u:{SECRET}@", {}, "'http://***@' isn't the URL of a page"),
+    ("pending --limit x", {}, "argument --limit: 'x' isn't a number. Write 500, or 0 for all"),
+    ("pending --limit -1", {}, "argument --limit"),
+    ("recrawl", {}, "which URLs? Give some, a file of them with --file, or --failed"),
+    ("recrawl --file nowhere", {}, "--file 'nowhere' can't be read (No such file"),
+    (f"recrawl {URL} --callback oops", {}, "--callback 'oops' isn't a method of spider 'shop'"),
+    (f"recrawl {URL} --callback closed", {}, "--callback 'closed' isn't a method of"),
+    (f"recrawl {URL}", {"spiders": (Bare,)}, "spider 'shop' has no method parse. Name the method"),
+    (f"recrawl {URL}", {"BLOOM_REMEMBER": "scheduled"}, 'BLOOM_REMEMBER = "scheduled" has no'),
+    (f"recrawl {URL}", {"BLOOM_RECRAWL_RULES": [("/0", "run")]}, "has the window 'run', so each"),
+    ("clear", {}, "Not a terminal: add --yes"),
+    ("clear --window typo -y", {}, "--window 'typo' isn't one of this filter: default"),
+    ("check " + URL, {"REQUEST_FINGERPRINTER_CLASS": Broken}, "LookupError: a bug"),
+    ("info", {"BLOOM_REDIS_URL": f"redis://u:{SECRET}@127.0.0.1:1"}, "redis://127.0.0.1:1"),
+    ("info", {"SPIDER_MODULES": ["nowhere_at_all"]}, "No module named 'nowhere_at_all'"),
 ]
 
 
 @pytest.fixture
-def user(client: Redis) -> Iterator[None]:
-    """The user is removed in the end."""
-    yield
-    client.acl_deluser(USER)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The standard input is no terminal."""
+    with Path(os.devnull).open() as null:
+        monkeypatch.setattr(sys, "stdin", null)
+        yield
 
 
-def grant(shop: Call, client: Redis, *options: str) -> None:
-    """Run what the command prints, with a password."""
-    line = shop("acl", "--user", USER, *options, "--json").json["setuser"]
-    client.execute_command(*line.replace(PLACEHOLDER, PASSWORD).split())
-    denials(client)
-
-
-@pytest.mark.each_server(others="slow")
-@pytest.mark.usefixtures("user")
-def test_each_subcommand_works_with_the_rights_that_are_printed_for_it(
-    server: Server, client: Redis, shop: Call
+@pytest.mark.usefixtures("bloom", "no_terminal")
+@pytest.mark.parametrize(("arguments", "settings", "message"), WRONG)
+def test_what_is_wrong_is_told_in_one_line(
+    shop: Call, client: Redis, arguments: str, settings: dict[str, Any], message: str
 ) -> None:
-    url = f"unix://{USER}:{PASSWORD}@{server.socket}"
-    BloomFilter(client, KEY, window="2 days", period="1 day").add_many(fingerprints(URLS))
-    grant(shop, client, "--for", "read")
-    done = shop("clear", "--yes", BLOOM_REDIS_URL=url)
-    done.refused(f"the user {USER!r} may not run ", "scrapy bloom acl prints the rules")
-    assert PASSWORD not in done.err
-    for arguments, uses in NEEDS:
-        grant(shop, client, "--for", uses)
-        done = shop(*arguments.split(), BLOOM_REDIS_URL=url)
-        assert (done.code, denials(client)) == (0, []), arguments
-        assert PASSWORD not in done.out + done.err
+    with unchanged(client):
+        done = shop(*arguments.split(), **settings)
+    done.refused("scrapy bloom: ", message)
+    assert len(done.err.splitlines()) == 1
+    assert SECRET not in done.err
 
 
-@pytest.mark.usefixtures("user")
-def test_a_migration_reads_the_set(server: Server, client: Redis, shop: Call, move: Call) -> None:
-    client.sadd("shop:dupefilter", *[fingerprint.hex() for fingerprint in fingerprints(URLS)])
-    grant(shop, client, "--from-set")
-    url = f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
-    done = move("--from-set", BLOOM_REDIS_URL=url, REDIS_URL=url)
-    assert done.code == 0, done.err
-    assert denials(client) == []
+@pytest.mark.parametrize(
+    "arguments", ["info", f"check {URL}", "pending", f"recrawl {URL}", "clear --yes"]
+)
+def test_where_there_is_no_filter(shop: Call, client: Redis, arguments: str) -> None:
+    done = shop(*arguments.split())
+    done.refused(f"there is no filter '{KEY}' on unix://", code=1)
+    assert len(done.err.splitlines()) == 1
+    assert client.keys() == []
 
 
-def test_the_page_has_what_the_command_prints_without_a_server(call: Call) -> None:
-    page = (ROOT / "docs" / "acl.md").read_text()
-    examples = re.findall(r"```console\n\$ scrapy bloom (acl.*)\n((?s:.*?))```", page)
-    assert len(examples) > 1
-    for arguments, text in examples:
-        assert call(*arguments.split()).out == text
-        assert "cluster" not in text
-    assert "+cluster|slots" in call("acl", "--key", "k", "--cluster").out
-    assert "+client|setinfo" in call("acl", "--key", "k", "--setinfo").out
+def test_an_interruption_is_told(shop: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BloomFilter, "run", Mock(side_effect=KeyboardInterrupt))
+    shop("info").refused("scrapy bloom: interrupted\n")
 
 
-def test_a_file_of_users_can_have_the_line(any_binary: str, call: Call, tmp_path: Path) -> None:
-    line = call("acl", "--key", "two words", "--user", USER, "--json").json["line"]
-    (tmp_path / "users.acl").write_text(f"{line.replace(PLACEHOLDER, PASSWORD)}\n")
-    with (
-        Server(any_binary, "--aclfile", str(tmp_path / "users.acl")) as server,
-        server.client(username=USER, password=PASSWORD) as client,
-    ):
-        BloomFilter(client, "two words").open()
+# -- which filter --
 
 
-def test_a_project_with_a_ledger_gets_its_rights(shop: Call) -> None:
-    for ledger in ({"BLOOM_LEDGER": True}, {}):
-        document = shop("acl", "--json", **ledger).json
-        assert ("+rpush" in document["commands"]) is bool(ledger)
-        document = shop("acl", "--for", "read", "--json", **ledger).json
-        assert "+rpush" not in document["commands"]
+def test_outside_of_a_project_the_key_names_the_filter(
+    client: Redis, server: Server, tmp_path: Path
+) -> None:
+    """And windows and spiders are those of the last crawl."""
+    bloom = BloomFilter(client, "special", window="5 months")
+    claim(bloom, URLS[:2])
+    bloom.extend(fingerprints(URLS[2:4]))
+    where = f"--key special -s BLOOM_REDIS_URL={server.url} --json"
+    info = in_shell(f"BLOOM info {where}", tmp_path).json
+    assert info["rows"][0]["forgotten"] not in ("", "never")
+    assert info["filters"][0]["pending"] == 2
+    pending = in_shell(f"BLOOM pending {where}", tmp_path).json["rows"]
+    assert {row["url"] for row in pending} == {*URLS[:2]}
+    (row,) = in_shell(f"BLOOM check {URLS[2]} {where}", tmp_path).json["rows"]
+    assert (row["state"], row["until"]) == ("remembered", info["rows"][0]["forgotten"])
+    done = in_shell(f"BLOOM recrawl {URLS[2]} {where}", tmp_path)
+    done.refused("recrawl needs the spider's code. Run it in your Scrapy project")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_spiders(call: Call, client: Redis, server: Server) -> None:
+    project = {"spiders": (Shop, Own), "BLOOM_REDIS_URL": server.unix_url}
+    BloomFilter(client, "special").open()
+    BloomFilter(client, KEY).add(fingerprints([URL])[0])
+    for arguments in (f"check {URL}", "pending", f"recrawl {URL}", "clear --yes"):
+        done = call(*arguments.split(), **project)
+        done.refused("which spider? Choose one with --spider: own, shop")
+    info = call("info", "--json", **project).json
+    assert [one["filter"] for one in info["filters"]] == ["special", KEY]
+    assert call("check", URL, "--spider", "shop", **project).code == 0
+    # A filter that they share is shown once.
+    shared = call("info", "--json", "--key", KEY, **project).json
+    assert [one["filter"] for one in shared["filters"]] == [KEY]
+    client.flushall()
+    assert call("info", **project).code == 1
+
+
+def test_a_filter_on_a_cluster(call: Call, cluster: RedisCluster, nodes: list[Server]) -> None:
+    bloom = BloomFilter(cluster, KEY, blocks=8)
+    bloom.extend(fingerprints(URLS[:10]))
+    claim(bloom, URLS[10:15])
+    url = f"redis+cluster://127.0.0.1:{nodes[1].port}"
+    project = {"spiders": (Shop,), "BLOOM_REDIS_URL": url}
+    assert call("check", *URLS[:10], **project).code == 0
+    assert call("pending", "--json", **project).json["pending"] == 5
+    assert call("recrawl", *URLS[:10], "--json", **project).json["ready"] == 10
+    assert call("clear", "--yes", "--json", **project).json["forgotten"] == 10
+    assert call("info", "--json", **project).json["rows"][0]["urls"] == 0
+
+
+# -- output --
+
+
+def test_a_reader_that_ends_early_is_no_error(
+    client: Redis, server: Server, tmp_path: Path
+) -> None:
+    claim(BloomFilter(client, KEY), [f"https://example.com/{place}" for place in range(3_000)])
+    where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
+    done = in_shell(f"BLOOM pending --limit 0 {where} | head -n 1", tmp_path)
+    assert done.out.split() == ["state", "since", "attempts", "url"]
+    assert done.err == ""
+
+
+def test_logs_and_rich_are_not_needed(shop: Call, bloom: BloomFilter) -> None:
+    addons = {"ADDONS": {"scrapy_bloom.Addon": 500}, "LOG_STDOUT": True}
+    assert shop("info", **addons).err == ""
+    done = run("-c", "import sys; sys.modules['rich'] = None; import scrapy_bloom.cli.command")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def on_terminal(command: list[str], columns: int, answer: str = "") -> str:
+    """Run a command at a terminal of so many columns; return what it shows."""
+    main, side = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    with subprocess.Popen(
+        command, stdin=side, stdout=side, stderr=side, env=environment
+    ) as process:
+        os.write(main, answer.encode())
+        assert process.wait(PATIENCE) in (0, 1)
+    os.close(side)
+    with os.fdopen(main, "rb", buffering=0) as file:
+        shown = b""
+        while True:
+            try:
+                shown += file.read(65_536)
+            except OSError:  # all is read
+                return re.sub("\x1b\\[[0-9;]*m|\r", "", shown.decode())
+
+
+def test_at_a_terminal_tables_fit_and_clear_asks(client: Redis, server: Server) -> None:
+    bloom = BloomFilter(client, KEY)
+    url = f"https://example.com/{'long/' * 20}"
+    bloom.add(fingerprints([url])[0])
+    scrapy = [sys.executable, "-m", "scrapy", "bloom"]
+    where = ["--key", KEY, "-s", f"BLOOM_REDIS_URL={server.url}"]
+    shown = on_terminal([*scrapy, "check", url, *where], 60)
+    table = shown.split(KEY)[0].splitlines()
+    assert max(map(len, table)) <= 60
+    assert len(table) > 3, "the URL is folded"
+    for answer, left in (("n\n", 1), ("\n", 1), ("y\n", 0)):
+        shown = on_terminal([*scrapy, "clear", *where], 200, answer)
+        assert f"Forget 1 URL of {KEY} on redis://127.0.0.1:{server.port}/0? [y/N]" in shown
+        assert bloom.info().count == left
+
+
+@pytest.mark.parametrize(
+    ("time", "text"), [(0, None), (1_795_829_715, "2026-11-28 01:35"), (10**12, "9999-12-31 23:59")]
+)
+def test_times_have_one_form(time: int, text: str | None) -> None:
+    assert output.minute(time) == text
+
+
+# -- clear --
+
+
+def test_clear_forgets_all_or_one_window(shop: Call, client: Redis) -> None:
+    """Seeds, sizes and pending requests of another window stay."""
+    day = {"1-day": Schedule.of("1 day")}
+    bloom = BloomFilter(client, KEY, window="2 months", windows=day, blocks=3)
+    settings = {"BLOOM_RECRAWL_AFTER": "2 months", "BLOOM_RECRAWL_RULES": [("/1", "1 day")]}
+    bloom.extend(fingerprints(URLS[:1]))
+    keys = [("1-day", item) for item in fingerprints(URLS[1:3])]
+    bloom.run(bloom.session.add(keys))
+    claim(bloom, URLS[3:4])
+    spec = bloom.open()
+    done = shop("clear", "--window", "1-day", "--yes", **settings)
+    assert done.out.endswith(": 2 URLs in the window '1-day' forgotten\n")
+    assert [
+        row["state"] for row in shop("check", *URLS[:4], "--json", **settings).json["rows"]
+    ] == [*("remembered", "new", "new", "pending")]
+    done = shop("clear", "-y", "--json", **settings)
+    assert done.json["forgotten"] == 1
+    assert shop("info", "--json", **settings).json["filters"][0]["pending"] == 0
+    assert bloom.run(bloom.session.find()) == spec
+    assert bloom.info().count == 0
+
+
+def test_no_command_shows_seeds(shop: Call, bloom: BloomFilter) -> None:
+    seeds = bloom.open().seeds
+    for command in ("info --json", f"check {URL} --json", "pending --json", "clear --yes --json"):
+        done = shop(*command.split())
+        assert json.loads(done.out)
+        assert not any(str(seed) in done.out for seed in seeds)

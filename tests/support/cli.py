@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,9 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from scrapy.utils.request import RequestFingerprinter
 
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
+from scrapy_bloom.bloom.protocol.session import Key, Verdict
 from support.polling import PATIENCE
 from support.servers import contents
 
@@ -27,6 +30,11 @@ URLS = [f"https://example.com/{number}" for number in range(20)]
 
 class Shop(Spider):
     name = "shop"
+
+    def __init__(self, needed: str) -> None:
+        raise AssertionError("a spider may need arguments, and isn't made")
+
+    def parse(self, response: Response) -> None: ...
 
     def parse_item(self, response: Response) -> None: ...
 
@@ -59,7 +67,7 @@ class Done:
 Call = Callable[..., Done]
 
 
-def fingerprints(urls: list[str]) -> list[bytes]:
+def fingerprints(urls: Sequence[str]) -> list[bytes]:
     return [RequestFingerprinter().fingerprint(Request(url)) for url in urls]
 
 
@@ -81,6 +89,42 @@ def unchanged(client: redis.Redis, pattern: str = "*") -> Iterator[None]:
 def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Have the standard input give bytes."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def in_shop(bloom: BloomFilter) -> Claims:
+    """Return the claims of the shop's spider, which has crawled with a filter."""
+    bloom.run(bloom.session.enter("shop"))
+    return Claims(bloom.session, "shop")
+
+
+def claim(bloom: BloomFilter, urls: Sequence[str], owner: str = "w1") -> list[Key]:
+    """Claim URLs for a worker; return their keys."""
+    keys = [("default", item) for item in fingerprints(urls)]
+    texts = [json.dumps({"url": url}) for url in urls]
+    made = [NewClaim(key, "nonce", text) for key, text in zip(keys, texts, strict=True)]
+    verdicts = bloom.run(in_shop(bloom).claim(made, owner))
+    assert {*verdicts} <= {Verdict.NEW}
+    return keys
+
+
+def fail(
+    bloom: BloomFilter, urls: Sequence[str], seconds: int = 600, reason: str = "HTTP-503"
+) -> None:
+    """Claim URLs, and have them fail, so that they are tried again after some seconds."""
+    keys = claim(bloom, urls)
+    reasons = [reason] * len(keys)
+    bloom.run(in_shop(bloom).settle(keys, ["w1"], retry_in=seconds, reasons=reasons))
+
+
+def claims(client: redis.Redis) -> dict[str, tuple[str, str, int, int, dict[str, Any]]]:
+    """Return the claims that are stored, by the URLs of their requests."""
+    found = {}
+    for key in client.keys("*:claims:*"):
+        for value in client.hvals(key):
+            owner, nonce, time, attempts, request = value.decode().split(" ", 4)
+            stored = json.loads(request)
+            found[stored["url"]] = owner, nonce, int(time), int(attempts), stored
+    return found
 
 
 def in_shell(command: str, directory: Path, **env: str) -> Done:
