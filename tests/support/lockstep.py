@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import redis
 from scrapy.utils.reactor import install_reactor
 
-from scrapy_bloom.bloom.client.routes import slot_of
-from scrapy_bloom.crawl.lookups import Lookup
 from support.loops import eventually
 from support.paths import TESTS
 from support.polling import PATIENCE
@@ -100,11 +97,10 @@ class Lockstep:
 
 async def look_up(worker: Worker, numbers: Sequence[int]) -> set[int]:
     """Look pages up as the links of a page; return those that are seen."""
-    decider = worker.crawl.decider
+    duplicates = worker.crawl._duplicates
     requests = {number: page(number) for number in numbers}
-    lookups = {number: decider.prepare(one) for number, one in requests.items()}
-    waiting: list[Lookup] = [one for one in lookups.values() if one and one.verdict is None]
-    await decider.decide_many(waiting)
+    lookups = {number: duplicates.prepare(one) for number, one in requests.items()}
+    await duplicates.look_up([one for one in lookups.values() if one and one.verdict is None])
     return {
         number
         for number, lookup in lookups.items()
@@ -114,16 +110,7 @@ async def look_up(worker: Worker, numbers: Sequence[int]) -> set[int]:
 
 def worker_on(port: int, **settings: Any) -> Worker:
     """Return a worker on a cluster."""
-    params = {"redis_cls": redis.RedisCluster}
-    return Worker(f"redis://127.0.0.1:{port}", BLOOM_REDIS_PARAMS=params, **settings)
-
-
-def slots_of_pages(worker: Worker, numbers: Sequence[int]) -> dict[int, int]:
-    """Return the hash slots of pages' blocks."""
-    filters = worker.server.filters
-    session, identify = filters.default.session, worker.dupefilter._identity.key
-    blocks = {number: session.hasher.block(identify(page(number))[1]) for number in numbers}
-    return {number: slot_of(session.keys.ring(block)) for number, block in blocks.items()}
+    return Worker(f"redis+cluster://127.0.0.1:{port}", **settings)
 
 
 async def main(port: int, pages: int, settings: dict[str, Any]) -> None:
