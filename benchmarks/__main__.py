@@ -14,7 +14,6 @@ from benchmarks import (
     library,
     lockstep,
     memory,
-    pending,
     size,
     throughput,
 )
@@ -52,7 +51,6 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
         "library": library.run,
         "latency": latency.run,
         "memory": memory.run,
-        "pending": pending.run,
         "lockstep": lockstep.run,
     }
 

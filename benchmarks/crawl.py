@@ -98,9 +98,6 @@ def _under_redis(contestant: Contestant, **settings: Any) -> Contestant:
 MEMORY = Contestant("Scrapy, in memory", {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"})
 SCHEDULED = _ours("scheduled")
 CRAWLED = _ours("crawled")
-UNBATCHED = Contestant(
-    "scrapy-bloom, scheduled, no batches", {**SCHEDULED.settings, "BLOOM_BATCH": 0}, trips=1
-)
 SET = Contestant(
     "scrapy-redis (SET)",
     {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
@@ -120,7 +117,7 @@ REDISBLOOM = Contestant(
     1,
     needs_module=True,
 )
-CONTESTANTS = (MEMORY, SCHEDULED, CRAWLED, UNBATCHED, SET, BITS, REDISBLOOM)
+CONTESTANTS = (MEMORY, SCHEDULED, CRAWLED, SET, BITS, REDISBLOOM)
 #: Those that crawl the large site, and how far away the server is then, without --full; they also
 #: crawl the generated site without items, on loopback.
 FEW, FEW_LATENCIES = (MEMORY, SCHEDULED, CRAWLED), (1,)

@@ -121,25 +121,24 @@ class Watch:
 def _time_ours(stopwatch: Stopwatch) -> None:
     """Time all that scrapy-bloom does in the crawl's thread, besides ``request_seen``."""
     # Crawls with other dupefilters are not to take the memory for these.
-    from scrapy_bloom.crawl.decider import Decider  # noqa: PLC0415
-    from scrapy_bloom.crawl.lookups import LookupBatcher  # noqa: PLC0415
+    from scrapy_bloom.crawl.duplicates import Duplicates  # noqa: PLC0415
     from scrapy_bloom.crawl.outputs import Outputs  # noqa: PLC0415
-    from scrapy_bloom.crawl.tracker import ClaimTracker  # noqa: PLC0415
+    from scrapy_bloom.crawl.pages import Pages  # noqa: PLC0415
 
     def time(owner: Any, kind: Callable[[Any], Any], *names: str) -> None:
         for name in names:
             setattr(owner, name, kind(getattr(owner, name)))
 
     # The fingerprints of links are computed, and what is known is dropped.
-    time(Decider, stopwatch.function, "prepare")
+    time(Duplicates, stopwatch.function, "prepare")
     time(Outputs, stopwatch.function, "will_be_scheduled", "drop")
     # Rounds that look them up are tasks of their own.
-    time(LookupBatcher, stopwatch.coroutine, "_run_round")
+    time(Duplicates, stopwatch.coroutine, "_run_round")
     # What waits for the rounds.
-    time(Decider, stopwatch.coroutine, "decide_many")
+    time(Duplicates, stopwatch.coroutine, "look_up")
     # Under "crawled", requests are followed.
     followed = ("offered", "accepted", "refused", "handed_out", "turned_into", "raised", "finished")
-    time(ClaimTracker, stopwatch.function, *followed)
+    time(Pages, stopwatch.function, *followed)
 
 
 def _page(url: str) -> str:

@@ -161,7 +161,6 @@ def _ours(client: redis.Redis, blocks: int, count: int) -> Contestant:
         capacity=count,
         seeds=NUM_HASHES,
         error_rate=ERROR_RATE,
-        growth=0,
     )
     bloom.open()
     name = f"scrapy-bloom {version('scrapy-bloom')}, {blocks} block{'s' * (blocks > 1)}"
@@ -176,9 +175,10 @@ def _pyrebloom(client: redis.Redis, port: int, count: int) -> Contestant:
 
 def _pipeline(client: redis.Redis, count: int) -> Contestant:
     """As one would write it: a pipeline of SETBIT and GETBIT, with this library's hashing."""
-    bloom = BloomFilter(client, "like", capacity=count, seeds=NUM_HASHES, blocks=1, growth=0)
+    bloom = BloomFilter(client, "like", capacity=count, seeds=NUM_HASHES, blocks=1)
     bloom.open()
-    hasher, num_bits = bloom.session.hasher, bloom.num_bits
+    bloom.add(b"")  # makes the bitmap
+    hasher, num_bits = bloom.session.known.hasher, bloom.bits
     client.setbit("bits", num_bits - 1, 0)
 
     def send(batch: Sequence[bytes], command: str, *more: int) -> None:
