@@ -7,13 +7,15 @@ from scrapy_bloom.bloom.model.keys import Keys
 from tools.reference.markdown import code, document, table
 
 INTRODUCTION = """\
-These are the Redis keys of a filter, here of `BLOOM_KEY = "shop:bloom"`, and of its spider `shop`. The
-part in braces decides the hash slot, so all keys of a block are in one slot of a cluster. Blocks are
-numbered from 0. A bitmap is named by its window, the start and the end of its period, and its number in it.
+These are the Redis keys of a filter, here of `BLOOM_KEY = "shop:bloom"`, and of its spider `shop`.
+The part in braces decides the hash slot, so all keys of a block are in one slot of a cluster.
+Blocks are numbered from 0. A bitmap is named by its window, the start and the end of its period,
+and its number in it.
 
 The scripts that read and write these keys are in
 [scrapy_bloom/bloom/protocol/lua](../../scrapy_bloom/bloom/protocol/lua). Each one starts with its
-contract. For a user who may only use these keys, see [permissions](../how-to/redis-server.md#permissions)."""
+contract. To let a user of Redis use only these keys, see
+[permissions](../how-to/redis-server.md#permissions)."""
 EXAMPLE = Keys("shop:bloom")
 #: What the methods of ``Keys`` are called with.
 _SAMPLES = {"block": 0, "window": "default", "name": "<start>-<end>.0", "spider": "shop"}
