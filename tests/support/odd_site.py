@@ -356,7 +356,7 @@ class Crawl:
     """A crawl that is running."""
 
     def __init__(self, nursery: Nursery, pid: int, directory: Path) -> None:
-        self._nursery, self._pid, self._directory = nursery, pid, directory
+        self.pid, self._nursery, self._directory = pid, nursery, directory
 
     @property
     def log(self) -> str:
@@ -364,28 +364,28 @@ class Crawl:
 
     @property
     def is_over(self) -> bool:
-        return self._nursery.exit_code(self._pid) is not None
+        return self._nursery.exit_code(self.pid) is not None
 
     def ask_to_stop(self, number: int = signal.SIGINT, *, at_once: bool = False) -> None:
         """Send a signal, or a second one, and wait until it is received."""
         reply = "forcing unclean shutdown" if at_once else "shutting down gracefully"
         if not self.is_over:
-            os.kill(self._pid, number)
+            os.kill(self.pid, number)
         until(lambda: reply in self.log or self.is_over, "the signal is received")
         assert reply in self.log
 
     def kill(self) -> None:
-        self._nursery.kill(self._pid)
+        self._nursery.kill(self.pid)
 
     def is_killed(self) -> bool:
         """Wait for the end; return whether it was a SIGKILL."""
-        code = self._nursery.wait(self._pid)
+        code = self._nursery.wait(self.pid)
         assert code in (0, -signal.SIGKILL), self.log
         return code != 0
 
     def wait(self) -> dict[str, Any]:
         """Wait for the end; return the stats, if the process had the time to write them."""
-        assert self._nursery.wait(self._pid) == 0, self.log
+        assert self._nursery.wait(self.pid) == 0, self.log
         stats = self._directory / "stats.json"
         return json.loads(stats.read_text()) if stats.exists() else {}
 

@@ -1,0 +1,197 @@
+"""Crawls that end early: after a plain rerun, no page and no item of plain Scrapy's is missing.
+
+Each crawl is a process of its own; the site is in this one.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.crawling import PLAIN_SCRAPY
+from support.ends import MIDWAY
+from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, OddSite, tree
+from support.polling import until
+
+PAGES = 40
+
+# -- spiders as people write them: pages with odd numbers have an item --
+
+ITEMS = """
+from dataclasses import dataclass
+
+class Keep:
+    path = ""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        cls.path = crawler.settings["ITEMS_FILE"]
+        return cls()
+
+    def process_item(self, item, spider=None):
+        with open(self.path, "a") as file:
+            file.write(item["url"] + "\\n")
+        return item
+
+@dataclass
+class Place:
+    number: int
+
+class Thing:
+    pass
+
+class ItemSpider(OddSpider):
+    custom_settings = {"ITEM_PIPELINES": {Keep: 1}}
+
+    def parse(self, response, **kwargs):
+        if response.url[-1] in "13579":
+            yield {"url": response.url}
+        yield from self.links(response, WAYS)
+"""
+RULES = """
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+
+class RulesSpider(CrawlSpider):
+    name = "odd"
+    custom_settings = ItemSpider.custom_settings
+    rules = (Rule(LinkExtractor(), callback="item", follow=True),)
+    start = OddSpider.start
+
+    def item(self, response):
+        if response.url[-1] in "13579":
+            yield {"url": response.url}
+
+del ItemSpider
+"""
+SPIDERS = {
+    "plain": ITEMS.replace(", WAYS", ""),
+    "rules": ITEMS + RULES,
+    "lambda": ITEMS.replace("WAYS", "callback=lambda response: self.parse(response)"),
+    "dataclass": ITEMS.replace("WAYS", "cb_kwargs={'place': Place(1)}"),
+    "object": ITEMS.replace("WAYS", "meta={'thing': Thing()}"),
+}
+FEED = {"format": "jsonlines", "batch_item_count": 3}
+
+
+class Trial(NamedTuple):
+    """A way to crawl, and to end."""
+
+    end: str
+    spider: str
+    queue: str
+    remember: str
+    workers: int
+
+    def settings(self, directory: Path, number: int) -> dict[str, Any]:
+        """Return the settings of a worker, the same ones in both runs."""
+        feeds = {str(directory / f"{number}-%(batch_time)s-%(batch_id)05d.jsonl"): FEED}
+        queues: dict[str, dict[str, Any]] = {
+            "memory": {},
+            "jobdir": {"JOBDIR": directory / f"job-{number}"},
+            "scrapy-redis": SHARED_QUEUE,
+        }
+        ways: dict[str, dict[str, Any]] = {
+            "crawled": {},
+            "items only": {"BLOOM_ITEMS_ONLY": True},
+            "delivered": {"BLOOM_REMEMBER": "delivered", "FEEDS": feeds},
+        }
+        items = {"ITEMS_FILE": directory / "items"}
+        return {"BLOOM_HEARTBEAT": 1, **items, **queues[self.queue], **ways[self.remember]}
+
+    @contextmanager
+    def crawls(self, lab: Lab, count: int) -> Iterator[list[Crawl]]:
+        """Run some workers."""
+        with ExitStack() as stack:
+            given = [self.settings(lab.directory, number) for number in range(count)]
+            spider = SPIDERS[self.spider]
+            yield [stack.enter_context(lab.start(spider, **settings)) for settings in given]
+
+    def interrupt(self, crawl: Crawl, site: OddSite) -> None:
+        """End a crawl that has pages under way, then have the site answer."""
+        if self.end == "SIGKILL":
+            crawl.kill()
+        else:
+            crawl.ask_to_stop()
+        if self.end == "SIGINT twice":
+            crawl.ask_to_stop(at_once=True)
+            crawl.wait()
+        site.release()
+        if self.end == "SIGINT":
+            crawl.wait()
+
+    def run(self, lab: Lab) -> None:
+        """Interrupt one of some workers, let the others end, and run one more."""
+        lab.site.hold_after(MIDWAY)
+        with self.crawls(lab, self.workers) as crawls:
+            busy = until(lambda: lab.site.held and under_way(lab, crawls), "a crawl is under way")
+            self.interrupt(busy, lab.site)
+            for crawl in crawls:
+                if crawl is not busy:
+                    crawl.wait()
+        with self.crawls(lab, 1) as (rerun,):
+            rerun.wait()
+
+
+def under_way(lab: Lab, crawls: list[Crawl]) -> Crawl | None:
+    """Return a crawl that has claims; others may be about to end."""
+    owners = {claim.owner for claim in lab.claims().values()}
+    entries = {name.decode(): entry.split() for name, entry in lab.workers().items()}
+    pids = {int(entry[2]) for name, entry in entries.items() if name in owners}
+    return next((crawl for crawl in crawls if crawl.pid in pids), None)
+
+
+def items_of(lab: Lab, remember: str = "") -> set[str]:
+    """Return the paths of the items that the feeds have, or else a pipeline."""
+    urls = (lab.directory / "items").read_text().splitlines()
+    if remember == "delivered":
+        feeds = [feed.read_text() for feed in lab.directory.glob("*.jsonl")]
+        lines = [line for text in feeds for line in text.splitlines()]
+        urls = [json.loads(line)["url"] for line in lines if line.endswith("}")]
+    return {url.removeprefix(lab.site.url) for url in urls}
+
+
+@pytest.fixture(scope="module")
+def expected(lab_of: LabOf) -> dict[str, tuple[set[str], set[str]]]:
+    """The pages and items that plain Scrapy finds by each spider."""
+    found = {}
+    for name, spider in SPIDERS.items():
+        lab = lab_of(tree(PAGES))
+        lab.crawl(spider, ITEMS_FILE=lab.directory / "items", **PLAIN_SCRAPY)
+        found[name] = {*lab.site.hits()}, items_of(lab)
+    return found
+
+
+TRIALS = [
+    Trial(*choice)
+    for choice in product(
+        ("SIGKILL", "SIGINT", "SIGINT twice"),
+        SPIDERS,
+        ("memory", "jobdir", "scrapy-redis"),
+        ("crawled", "items only", "delivered"),
+        (1, 2, 3),
+    )
+    if choice[1:3] != ("lambda", "scrapy-redis")  # that queue cannot hold them
+]
+#: One of so many is tried in short; it has no common factor with the numbers of choices.
+STRIDE = 19
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        pytest.param(trial, id="-".join(map(str, trial)), marks=[pytest.mark.slow] * is_slow)
+        for is_slow, trial in ((bool(n % STRIDE), trial) for n, trial in enumerate(TRIALS))
+    ],
+)
+def test_no_page_and_no_item_is_missing_after_a_rerun(
+    lab_of: LabOf, expected: dict[str, tuple[set[str], set[str]]], trial: Trial
+) -> None:
+    lab, (pages, items) = lab_of(tree(PAGES)), expected[trial.spider]
+    trial.run(lab)
+    assert pages == lab.site.hits().keys()
+    assert items == items_of(lab, trial.remember)
+    assert not lab.claims()
