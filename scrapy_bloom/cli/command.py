@@ -97,6 +97,8 @@ class BloomCommand(ScrapyCommand):
         except BloomError as error:
             self.exitcode = NO if isinstance(error, NoFilterError) else FAILED
             complain(in_settings(str(error)))
+        except OSError as error:
+            complain(f"{quoted(error.filename)} can't be read ({error.strerror}). Check the path")
         except Exception as error:  # for example, a spider's module can't be imported
             complain(f"{type(error).__name__}: {error}")
 

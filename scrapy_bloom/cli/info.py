@@ -14,7 +14,6 @@ from scrapy_bloom.cli.stored import NoFilterError, StoredFilter
 HELP = "show what a filter remembers, by window and generation"
 EXAMPLES = """\
 scrapy bloom info
-scrapy bloom info --json
 # outside a project
 scrapy bloom info -s BLOOM_REDIS_URL=redis://localhost:6379 --key shop:bloom"""
 

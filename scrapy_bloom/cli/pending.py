@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.bloom.protocol.claims import FAILED
 from scrapy_bloom.cli.output import minute, plural, quoted, report, without_credentials
 from scrapy_bloom.cli.project import target
-from scrapy_bloom.cli.stored import FoundClaim, StoredFilter
+from scrapy_bloom.cli.stored import Found, StoredFilter
 from scrapy_bloom.crawl.workers import Worker
 
 HELP = "list pending requests by worker, or pages that failed and why"
@@ -40,7 +40,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     chosen, counts = target(settings, opts), Counter[bool]()
     with chosen.connect() as stored:
         spider = stored.spider(chosen.spider)
-        found = _counted(stored.scan(spider), counts, only_failed=opts.failed)
+        found = _counted(stored.scan(spider), counts, opts.failed)
         first = nsmallest(opts.limit or maxsize, found, key=lambda one: (one[1].owner, one[1].time))
         rows = list(_rows(stored, spider, first))
     failed, total = counts[True], counts.total()
@@ -52,19 +52,15 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     return True
 
 
-def _counted(
-    claims: Iterator[FoundClaim], counts: Counter[bool], *, only_failed: bool
-) -> Iterator[FoundClaim]:
-    """Count claims, and yield those that may be listed."""
+def _counted(claims: Iterator[Found], counts: Counter[bool], only: bool) -> Iterator[Found]:
+    """Count claims, and yield all, or only those that failed."""
     for block, claim in claims:
         counts[claim.has_failed] += 1
-        if claim.has_failed or not only_failed:
+        if claim.has_failed or not only:
             yield block, claim
 
 
-def _rows(
-    stored: StoredFilter, spider: str, found: Sequence[FoundClaim]
-) -> Iterator[dict[str, Any]]:
+def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator[dict[str, Any]]:
     """Yield the rows of claims, with their URLs and workers."""
     own = stored.claims(spider)
     requests = stored.bloom.run(own.find([(block, claim.field) for block, claim in found]))

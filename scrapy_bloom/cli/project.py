@@ -114,17 +114,14 @@ def read_urls(given: Sequence[str], file: str | None = None) -> list[str]:
     """Return the given URLs and those of a file, each once; ``-`` is the standard input.
 
     Raises:
-        ConfigurationError: a text isn't the URL of a page, or the file can't be read.
+        ConfigurationError: a text isn't the URL of a page.
+        OSError: the file can't be read.
     """
     texts, data = [url for url in given if url != "-"], b""
-    try:
-        if "-" in (*given, file):
-            data = sys.stdin.buffer.read() + b"\n"
-        if file not in (None, "-"):
-            data += Path(str(file)).read_bytes()
-    except OSError as error:
-        name, reason = quoted(file), error.strerror
-        raise ConfigurationError(f"--file {name} can't be read ({reason}). Check it") from None
+    if "-" in (*given, file):
+        data = sys.stdin.buffer.read() + b"\n"
+    if file not in (None, "-"):
+        data += Path(str(file)).read_bytes()
     texts += data.decode("utf-8-sig", "replace").split("\n")
     return list(dict.fromkeys(_checked(text) for one in texts if (text := one.strip())))
 

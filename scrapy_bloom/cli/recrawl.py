@@ -24,8 +24,7 @@ from scrapy_bloom.rules import RUN
 HELP = "have the running or next crawl fetch URLs again"
 EXAMPLES = """\
 scrapy bloom recrawl https://example.com/p/1 --callback parse_product
-scrapy bloom recrawl --file urls.txt --callback parse_product
-scrapy bloom recrawl --failed
+scrapy bloom recrawl --failed --file urls.txt
 # a listing page, to find what is new on it
 scrapy bloom recrawl https://example.com/shoes/ --callback parse
 # a whole category, its listing pages and products, in one run
@@ -54,10 +53,8 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     if type(chosen.bare) is Spider:
         raise ConfigurationError("recrawl needs the spider's code. Run it in your Scrapy project")
     if not chosen.settings.makes_claims:
-        raise ConfigurationError(
-            f'BLOOM_REMEMBER = "{chosen.settings.remember}" has no pending requests. Set it to '
-            '"crawled", or yield the URLs with dont_filter=True'
-        )
+        text = 'BLOOM_REMEMBER = "scheduled" leaves no pending requests. Set it to "crawled"'
+        raise ConfigurationError(text)
     urls, spider = read_urls(opts.urls, opts.file), chosen.spider
     if urls:
         _check_callback(chosen.bare, opts.callback)
@@ -66,8 +63,8 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         requests = {place: text for place, (_, text) in found.items()}
         claims, replaces = stored.claims(spider), opts.callback is not None
         verdicts = stored.bloom.run(claims.again(requests, replaces=replaces))
-        failed = [(block, one.field) for block, one in stored.scan(spider) if one.has_failed]
-        others = dict.fromkeys(failed if opts.failed else [], "")
+        scanned = stored.scan(spider) if opts.failed else ()
+        others = {(block, one.field): "" for block, one in scanned if one.has_failed}
         counts = Counter((verdicts | stored.bloom.run(claims.again(others))).values())
     rows = [
         {"state": STATES[verdict], "url": without_credentials(found[place][0])}
@@ -110,8 +107,6 @@ def _requests(
         text = _text(url, callback)
         window, item = identity.key(request_codec.load(text, chosen.bare))
         if window == RUN:
-            raise ConfigurationError(
-                f"URL {quoted(url)} has the window {RUN!r}, so each run crawls it when it finds "
-                "it. Leave it out, or change BLOOM_RECRAWL_RULES"
-            )
+            text = f"{quoted(url)} has the window {RUN!r}, so each run crawls it"
+            raise ConfigurationError(f"{text}. Leave it out, or change BLOOM_RECRAWL_RULES")
         yield (stored.spec.hasher.block(item), field_of(item)), (url, text)

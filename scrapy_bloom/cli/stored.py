@@ -16,13 +16,11 @@ from scrapy_bloom.bloom.protocol.session import Batch, Key, Verdict
 
 #: URLs that are looked up together.
 LOOKED_UP_TOGETHER = 64
-
-
 #: What is remembered of a URL: since when at the earliest (0 if that's unknown), and until when (0
 #: for ever), in Unix seconds.
 Memory = tuple[int, int]
 #: The block of a claim, and the claim.
-FoundClaim = tuple[int, StoredClaim]
+Found = tuple[int, StoredClaim]
 
 
 class NoFilterError(BloomError):
@@ -82,8 +80,8 @@ class StoredFilter:
         self.spiders = sorted(name[2:] for name in first.fields if name.startswith("s:"))
         session.windows = dict(self._schedules)
         self.views = self.bloom.run(session.read())
-        others = {name: session.schedule(name) for name in (DEFAULT, *self.windows)}
-        session.windows = {**others, **self._schedules}
+        names = (DEFAULT, *self.windows, *self._schedules)
+        session.windows = {name: session.schedule(name) for name in names}
 
     # -- what is remembered --
 
@@ -137,7 +135,7 @@ class StoredFilter:
         """Return a spider's claims."""
         return Claims(self.bloom.session, spider)
 
-    def scan(self, spider: str) -> Iterator[FoundClaim]:
+    def scan(self, spider: str) -> Iterator[Found]:
         """Yield a spider's claims, some of them twice if they change meanwhile."""
         claims = self.claims(spider)
         cursors = dict.fromkeys(range(self.spec.blocks), "0")

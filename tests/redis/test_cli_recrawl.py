@@ -81,7 +81,7 @@ def test_pages_whose_requests_are_not_kept_are_told(
     fail(bloom, URLS[:2])
     for key in client.keys("*:claims:*"):
         for field, value in client.hgetall(key).items():
-            client.hset(key, field, bytes(value).partition(b"{")[0])
+            client.hset(key, field, value.decode().partition("{")[0])
     done = shop("recrawl", "--failed")
     assert done.out.endswith(". 2 pages failed too often to be kept: give the URLs\n")
     assert "0 URLs will be crawled" in done.out
