@@ -1,4 +1,7 @@
-"""``scrapy bloom check``: whether URLs are remembered, pending or failed."""
+"""``scrapy bloom check``: whether URLs are remembered, pending or failed.
+
+A URL is remembered by its generation, so it was seen at the time that is shown, or later.
+"""
 
 import argparse
 from typing import Any

@@ -1,4 +1,8 @@
-"""``scrapy bloom clear``: forgets what a filter remembers."""
+"""``scrapy bloom clear``: forgets what a filter remembers.
+
+It asks first, unless you add `--yes`. Pending requests go, too, unless you name a window. Pages
+that a running crawl is about to finish are remembered afterwards.
+"""
 
 import argparse
 import sys

@@ -1,4 +1,9 @@
-"""``scrapy bloom info``: what filters remember."""
+"""``scrapy bloom info``: what filters remember.
+
+In a project with several spiders it shows the filters of all. The fill is the share of the URLs
+that fit in before a bitmap is added, and the error rate is the share of new URLs that the filter
+takes for seen now.
+"""
 
 import argparse
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""``scrapy bloom pending``: requests that workers have, that wait, or that failed."""
+"""``scrapy bloom pending``: requests that workers have, that wait, or that failed.
+
+A request is pending from the moment that its URL is found until its page is crawled.
+"""
 
 import argparse
 import json

@@ -1,7 +1,8 @@
 """``scrapy bloom recrawl``: has the running crawl, or the next one, fetch URLs again.
 
-A Bloom filter can't forget one URL. So the command leaves a pending request, as a page that failed
-does, and workers pick it up although its URL is remembered.
+A Bloom filter can't forget one URL, so the command leaves a pending request, like that of a page
+that failed. The spider's running crawl picks it up when it has nothing else to do, or else the next
+run does. Links on the page that are remembered aren't followed again.
 """
 
 import argparse

@@ -29,9 +29,8 @@ def test_requests_are_listed_by_worker(shop: Call, bloom: BloomFilter, client: R
     assert rows[PAGES[0]]["process"] == str(os.getpid())
     assert {row["process"] for row in done.json["rows"]} == {str(os.getpid()), None}
     assert all(row["since"] and row["next_try"] is None for row in rows.values())
-    heading, *lines, summary = text.splitlines()
+    heading, *_, summary = text.splitlines()
     assert heading.split() == ["state", "process", "since", "attempts", "url"]
-    assert len(lines) == 5
     assert summary.startswith(KEY)
     assert summary.endswith(": 5 pending requests, 0 of them failed")
 

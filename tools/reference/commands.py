@@ -1,25 +1,30 @@
 """docs/reference/commands.md."""
 
 import argparse
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.cli.command import EXIT_CODES, SUBCOMMANDS, BloomCommand
+from scrapy_bloom.cli.command import COMMANDS, EXIT_CODES, BloomCommand
 from tools.reference.markdown import block, code, document, sentence, table
 
 INTRODUCTION = """\
-`scrapy bloom <subcommand>` works in a project, with its settings, and outside of one, with
-`-s BLOOM_REDIS_URL=...` and `--key`. Filters are used as they are stored.
+With `scrapy bloom` you see what a filter remembers and which requests are pending, have pages \
+crawled again, and clear a filter. In a project it uses the settings of the project and the \
+spider. Outside of one, name the server and the filter:
 
-Every subcommand also takes Scrapy's own options, as `-s NAME=VALUE` and `-L LEVEL`:
-`scrapy bloom <subcommand> -h` lists them."""
-#: Options of so many subcommands are described once.
-COMMON = 5
+```console
+$ scrapy bloom info -s BLOOM_REDIS_URL=redis://localhost:6379 --key shop:bloom
+```
+
+Each command prints a table (drawn by [rich](https://rich.readthedocs.io) if you install \
+`scrapy-bloom[cli]`), or the same rows as JSON. Times are in UTC. Scrapy's own options work, too, \
+for example `-s NAME=VALUE` and `-L LEVEL`."""
 #: Of argparse and of Scrapy: not described here.
 _OTHERS = ("-h", "--help")
 _GROUP_OF_SCRAPY = "Global Options"
+#: Options of all commands.
+_COMMON = ("--spider", "--key", "--json")
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
@@ -48,47 +53,37 @@ def own_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def page() -> str:
     """Return the page."""
-    rows = [(f"[`{name}`](#{name})", one.help) for name, one in SUBCOMMANDS.items()]
     found = parsers()
-    counted = Counter(row for parser in found.values() for row in _rows(own_actions(parser)))
-    common = [row for row, count in counted.items() if count >= COMMON]
-    sections = [_section(name, parser, common) for name, parser in found.items()]
-    overview = table(("subcommand", "what it does"), rows)
-    options = table(("common option", "what it is"), common)
-    exit_codes = table(("exit code", "meaning"), _exit_codes())
-    blocks = (INTRODUCTION, overview, options, exit_codes, *sections)
+    overview = [(f"[`{name}`](#{name})", module.HELP) for name, module in COMMANDS.items()]
+    common = [one for one in own_actions(found["info"]) if {*one.option_strings} & {*_COMMON}]
+    codes = [(str(number), meaning) for number, meaning in EXIT_CODES.items()]
+    blocks = (
+        INTRODUCTION,
+        table(("command", "what it does"), overview),
+        *(_section(name, parser) for name, parser in found.items()),
+        "## Options of all commands",
+        table(("option", "what it does"), _rows(common)),
+        "## Exit codes",
+        table(("code", "meaning"), codes),
+    )
     return document("Commands", "the parsers of scrapy_bloom/cli", *blocks)
 
 
-def _exit_codes() -> Iterable[tuple[str, str]]:
-    _, _, text = EXIT_CODES.rstrip(".").partition(": ")
-    for part in text.split("; "):
-        number, _, meaning = part.partition(" ")
-        yield number, meaning
-
-
-def _section(name: str, parser: argparse.ArgumentParser, common: Iterable[tuple[str, str]]) -> str:
-    actions = own_actions(parser)
-    positional = [action for action in actions if not action.option_strings]
-    usage = " ".join(["scrapy bloom", name, "[options]", *map(_usage, positional)])
-    rows = list(_rows(actions))
-    own = [row for row in rows if row not in common]
-    also = ", ".join(option for option, text in rows if (option, text) in common)
+def _section(name: str, parser: argparse.ArgumentParser) -> str:
+    own = [one for one in own_actions(parser) if not {*one.option_strings} & {*_COMMON}]
+    examples = COMMANDS[name].EXAMPLES.splitlines()
+    lines = [line if line.startswith("#") else f"$ {line}" for line in examples]
     parts = [
         f"## `{name}`",
-        sentence(SUBCOMMANDS[name].help),
-        block(usage) if positional else "",
-        table(("option", "what it is"), own) if own else "",
-        f"Also {also}." if also else "",
+        sentence(COMMANDS[name].HELP),
+        " ".join(str(COMMANDS[name].__doc__).partition("\n\n")[2].split()),
+        block("\n".join(lines), "console"),
+        table(("argument", "what it does"), _rows(own)) if own else "",
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def _usage(action: argparse.Action) -> str:
-    return f"[{action.metavar} ...]" if action.nargs == "*" else str(action.metavar)
-
-
-def _rows(actions: Iterable[argparse.Action]) -> Iterable[tuple[str, str]]:
+def _rows(actions: Iterable[argparse.Action]) -> Iterator[tuple[str, str]]:
     for action in actions:
         names = ", ".join(action.option_strings) or str(action.metavar)
         has_value = bool(action.option_strings) and action.nargs != 0
