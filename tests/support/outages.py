@@ -1,18 +1,13 @@
 """What happens to servers and connections: each of these ends with its ``with`` block."""
 
 import signal
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-from unittest import mock
 
 import redis
 
 from support.proxy import PASS, Fault, Proxy
 from support.servers import Server
-from support.workers import IN_TIME
 
 # -- servers --
 
@@ -69,32 +64,6 @@ def replaced(server: Server) -> Iterator[None]:
         yield
         for key in rings:
             client.rename(b"saved:" + key, key)
-
-
-@contextmanager
-def nameless(server: Server) -> Iterator[None]:
-    """After a long search, the name of the host is not found."""
-
-    def fail(*args: object, **kwargs: object) -> None:
-        time.sleep(IN_TIME)
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    with mock.patch("socket.getaddrinfo", fail), server.client() as client:
-        client.ping()
-        kick(client)
-        yield
-
-
-@contextmanager
-def known_host(host: str) -> Iterator[None]:
-    """Resolve a name to this machine."""
-    getaddrinfo = socket.getaddrinfo
-
-    def find(name: bytes | str | None, *args: Any, **kwargs: Any) -> object:
-        return getaddrinfo("127.0.0.1" if name == host else name, *args, **kwargs)
-
-    with mock.patch("socket.getaddrinfo", find):
-        yield
 
 
 def kick(client: redis.Redis) -> None:

@@ -9,16 +9,6 @@ from support.polling import until
 from support.servers import Server
 
 
-def slots_on(node: Server) -> set[int]:
-    """Return the slots that a primary of a cluster owns."""
-    own: set[int] = set()
-    with node.client() as client:
-        me = client.execute_command("CLUSTER", "MYID")
-        for first, last, primary, *_ in client.execute_command("CLUSTER", "SLOTS"):
-            own.update(range(first, last + 1) if primary[2] == me else ())
-    return own
-
-
 class SlotMove:
     """A slot on its way from the node that owns it to another one.
 
