@@ -4,6 +4,7 @@ Each crawl is a process of its own; the site is in this one.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
@@ -91,7 +92,7 @@ class Trial(NamedTuple):
         feeds = {str(directory / f"{number}-%(batch_time)s-%(batch_id)05d.jsonl"): FEED}
         queues: dict[str, dict[str, Any]] = {
             "memory": {},
-            "jobdir": {"JOBDIR": directory / f"job-{number}"},
+            "jobdir": {"JOBDIR": directory / f"job-{number}", "BLOOM_RETRY_AFTER": "1 second"},
             "scrapy-redis": SHARED_QUEUE,
         }
         ways: dict[str, dict[str, Any]] = {
@@ -134,6 +135,11 @@ class Trial(NamedTuple):
                     crawl.wait()
         with self.crawls(lab, 1) as (rerun,):
             rerun.wait()
+        if "struct.error" in rerun.log:  # its end has damaged Scrapy's files: requests have failed
+            shutil.rmtree(lab.directory / "job-0")
+            lab.wait_until_due()
+            with self.crawls(lab, 1) as (rerun,):
+                rerun.wait()
 
 
 def under_way(lab: Lab, crawls: list[Crawl]) -> Crawl | None:
