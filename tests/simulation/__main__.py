@@ -6,8 +6,8 @@ import logging
 import os
 import random
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import Pool, util
@@ -18,15 +18,11 @@ from support.servers import SERVERS
 from twisted.logger import globalLogBeginner
 
 from simulation.failing import FAILING, first_seed, note
-from simulation.kinds import KINDS as SMALL_KINDS
-from simulation.kinds import scrapy_kinds, why_no_scrapy
-from simulation.run import IN_ORDER, Result, simulate
-from simulation.shrink import shrink
+from simulation.kinds import KINDS
+from simulation.run import IN_ORDER, Result, shrink, simulate
 
-console = Console()
-KINDS = {**SMALL_KINDS, **scrapy_kinds()}
-#: The kinds that an engine runs.
-ENGINES = {"small": SMALL_KINDS, "scrapy": scrapy_kinds()}
+#: Prints texts as they are.
+say = partial(Console().print, sep="\n", markup=False, highlight=False, soft_wrap=True)
 #: The server of this process.
 servers: list[FrozenServer] = []
 
@@ -51,60 +47,58 @@ def simulate_one(seed: int, name: str, *, is_brief: bool) -> Result:
     return shrink(servers[0], result, KINDS[name])
 
 
-def say(lines: Iterable[str]) -> None:
-    """Print lines as they are."""
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+def read_options() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="simulation", description="Simulates crawls whose steps a seed chooses."
+    )
+    add = parser.add_argument
+    add("--kind", choices=KINDS, action="append", help="default: all")
+    add("--first", metavar="SEED", help='a number, or "random"; default: another one each day')
+    add("--runs", type=int, default=2_000, metavar="N", help="of all kinds together")
+    add("--jobs", type=int, default=os.cpu_count(), metavar="N")
+    add("--trace", action="store_true", help="print what happened in all runs")
+    add("--note", action="store_true", help=f"add runs that fail to {FAILING.name}")
+    add("--brief", action="store_true", help="count runs that fail, no more")
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        parser.error("set PYTHONHASHSEED=0: otherwise a run does not repeat")
+    today = first_seed(datetime.now(UTC).date())
+    is_random = options.first == "random"
+    options.first = random.SystemRandom().randrange(10**9) if is_random else options.first or today
+    options.kind = options.kind or [*KINDS]
+    return options
+
+
+def report(name: str, result: Result, options: argparse.Namespace) -> None:
+    """Print what is to be said of a run."""
+    if result.violations and options.note:
+        note(name, result.seed, result.violations)
+    if options.trace or (result.violations and not options.brief):
+        say(*result.trace, f"{name} {result.seed}: {result.violations}")
+    elif result.violations:
+        say(f"{name} {result.seed}: {result.violations[0]}")
 
 
 def main() -> int:
     """Simulate runs; return 1 if something does not hold."""
-    parser = argparse.ArgumentParser(
-        prog="simulation", description="Simulates crawls whose steps a seed chooses."
-    )
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="small", help="Scrapy's own, or a small one (default)"
-    )
-    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all of the engine")
-    parser.add_argument(
-        "--first", metavar="SEED", help='a number, or "random"; default: another one each day'
-    )
-    parser.add_argument("--runs", type=int, default=100, metavar="N", help="of each kind")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
-    parser.add_argument("--trace", action="store_true", help="print what happened in all runs")
-    parser.add_argument("--note", action="store_true", help=f"add runs that fail to {FAILING.name}")
-    parser.add_argument("--brief", action="store_true", help="count runs that fail, no more")
-    options = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        parser.error("set PYTHONHASHSEED=0: otherwise a run does not repeat")
-    kinds = options.kind or [*ENGINES[options.engine]]
-    if not kinds:
-        parser.error(str(why_no_scrapy()))
-    today = first_seed(datetime.now(UTC).date())
-    is_random = options.first == "random"
-    first = random.SystemRandom().randrange(10**9) if is_random else int(options.first or today)
-    say([f"first seed {first}: --first {first} repeats these runs"])
-    failed = 0
+    options, failed = read_options(), 0
+    first, began = int(options.first), time.monotonic()
+    say(f"first seed {first}: --first {first} repeats these runs")
     with Pool(options.jobs, begin) as pool:
-        for name in kinds:
+        for place, name in enumerate(options.kind):
             run = partial(simulate_one, name=name, is_brief=options.brief)
-            seeds = range(first, first + options.runs)
-            results = pool.imap(run, seeds, chunksize=4)
+            runs = len(range(place, options.runs, len(options.kind)))
             struck: Counter[str] = Counter()
-            for result in results:
+            for result in pool.imap(run, range(first, first + runs), chunksize=2):
                 struck.update(result.struck)
                 failed += bool(result.violations)
-                if result.violations and options.note:
-                    note(name, result.seed, result.violations)
-                if (result.violations and not options.brief) or options.trace:
-                    say([*result.trace, f"{name} {result.seed}: {result.violations}"])
-                elif result.violations:
-                    say([f"{name} {result.seed}: {result.violations[0]}"])
+                report(name, result, options)
             faults = ", ".join(f"{number} {fault}" for fault, number in sorted(struck.items()))
-            say([f"{name}: {len(seeds)} runs from seed {first}; {faults or 'no faults'}"])
+            say(f"{name}: {runs} runs from seed {first}; {faults or 'no faults'}")
         pool.close()
         pool.join()
-    say([f"{failed} runs in which something does not hold"])
+    say(f"{failed} runs in which something does not hold, {time.monotonic() - began:.0f} s")
     return int(failed > 0)
 
 

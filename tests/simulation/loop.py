@@ -1,7 +1,7 @@
 """An asyncio event loop in a simulated world: one for each process, in its greenlet.
 
 Its clock is the world's, and it does no I/O. Where a loop would wait for a file or for its next
-timer, it lets other tasks of the world go on; between two of its turns, it does so by the seed.
+timer, it lets other tasks of the world continue; between two of its turns, it does so by the seed.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 
 from simulation.world import KilledError, World
 
-#: How often a loop that has something to do lets other tasks go on before its next turn.
+#: How often a loop that has something to do lets other tasks continue before its next turn.
 GIVES_WAY = 0.5
 #: Tasks after whose creation those that are done are no longer held.
 MANY_TASKS = 64
@@ -23,21 +23,20 @@ MANY_TASKS = 64
 class SimulatedLoop(asyncio.BaseEventLoop):
     """An event loop.
 
-    In each turn, the tasks that can go on do so in an order that the seed chooses. Callbacks of
-    ``call_soon`` keep their order: asyncio promises it.
+    In each turn, the tasks that can continue do so in an order that the seed chooses. Callbacks of
+    ``call_soon`` keep their order, because asyncio promises it. So do tasks that begin: handlers of
+    one signal are called in the order of their connection.
 
     Args:
         world: the world.
-        begins_in_order: whether tasks that begin keep theirs, too, as asyncio's do: then handlers
-            of one signal are called in the order of their connection. Any order finds more bugs.
     """
 
     _ready: deque[Any]
     _scheduled: list[Any]
 
-    def __init__(self, world: World, *, begins_in_order: bool = False) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__()
-        self._world, self._begins_in_order = world, begins_in_order
+        self._world = world
         self._selector = self  # see ``select``
         self._clock_resolution = 1e-6
         self._has_ready = self._ready.__len__
@@ -51,7 +50,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._world.now
 
     def select(self, timeout: float | None) -> tuple[()]:
-        """Let other tasks of the world go on, at the longest for so many seconds."""
+        """Let other tasks of the world continue, at the longest for so many seconds."""
         world = self._world
         if world.is_ending:
             raise KilledError  # something between has caught the first one
@@ -87,8 +86,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not isinstance(task, asyncio.Task):
             return False
         coroutine = task.get_coro()  # or what closes an asynchronous generator
-        begins = iscoroutine(coroutine) and getcoroutinestate(coroutine) == CORO_CREATED
-        return not (begins and self._begins_in_order)
+        return not (iscoroutine(coroutine) and getcoroutinestate(coroutine) == CORO_CREATED)
 
     # -- its end --
 

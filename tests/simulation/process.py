@@ -1,91 +1,108 @@
-"""A crawler process: the product as it is, in an event loop of its own and a small engine."""
+"""A crawler process that is Scrapy's own, without a reactor, in a simulated world."""
 
 import asyncio
+import gc
 import logging
 import random
+import secrets
+import signal
 import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from scrapy import Spider
+import redis
+import redis.asyncio
+import scrapy_redis.connection
+from scrapy import Spider, crawler
+from scrapy.core import downloader, engine
+from scrapy.downloadermiddlewares import robotstxt
+from scrapy.extensions import corestats
 from scrapy.http import Response
 from scrapy.settings import Settings
-from scrapy.signalmanager import SignalManager
-from scrapy.statscollectors import MemoryStatsCollector
-from scrapy.utils.request import RequestFingerprinter
-from support.ends import UNWRITTEN
+from scrapy.utils import asyncio as scrapy_asyncio
+from scrapy.utils.asyncio import AsyncioLoopingCall
+from twisted.internet.defer import Deferred
 
-from scrapy_bloom.bloom.client import async_driver, driver
-from scrapy_bloom.bloom.client.async_driver import AsyncDriver
-from scrapy_bloom.bloom.client.connection import Connection
-from scrapy_bloom.bloom.client.driver import Driver
+from scrapy_bloom.bloom.client import transport
+from scrapy_bloom.bloom.client.connect import Connection
+from scrapy_bloom.bloom.client.transport import AsyncTransport, Transport
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.bloom.model import hashing, sizing
-from scrapy_bloom.bloom.protocol import ring_store
-from scrapy_bloom.crawl import (
-    claims,
-    context,
-    outputs,
-    recovery,
-    server,
-    workers,
-)
-from scrapy_bloom.crawl.context import Runtime
-from scrapy_bloom.crawl.workers import Process
-from simulation.client import (
-    AsyncSimulatedClient,
-    SimulatedClient,
-    exchange,
-    talk,
-)
-from simulation.engine import Engine
+from scrapy_bloom.bloom.protocol import claims
+from scrapy_bloom.crawl import server, workers
+from scrapy_bloom.crawl.workers import Worker
 from simulation.loop import SimulatedLoop
-from simulation.site import Site, SiteError
-from simulation.world import World
+from simulation.site import Site, SiteError, short
+from simulation.spiders import Handler, Pipeline, Storage
+from simulation.world import KilledError, World
 
+#: Seconds that the package waits for the server.
 TIMEOUT = 2.0
-#: Tries of a page. It fails with each request that it yields and that is not stored: with those of
-#: a chain of them, five would be too few, and it would not be tried again in its window.
-MAX_ATTEMPTS = 20
-#: Steps of a time-out that does not block: each costs two turns of the loop.
-TIMEOUT_STEPS = 8
+#: How often a second SIGINT comes after the first, and after how many seconds.
+TWICE, TWICE_AFTER = 0.4, (0.0, 0.01, 0.3, 2.0)
 #: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
 EXPECTED = (BloomError, SiteError, ConnectionError, struct.error)
-#: Blocks of the filters that rules lead to: to look through 16 of them takes most of a run's time.
-RULES_BLOCKS = 2
-#: What workers do that are many: they wait before a look.
-CROWD = {"IDLE_LOOKS_PER_SECOND": 1, "LOOKS_PER_SECOND": 1}
+#: Of clients: nothing is sent by them.
+UNUSED, UNUSED_ASYNC = redis.ConnectionPool(), redis.asyncio.ConnectionPool()
+#: Of all processes.
+SETTINGS: dict[str, Any] = {
+    "TWISTED_REACTOR_ENABLED": False,
+    "TELNETCONSOLE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "MEMUSAGE_ENABLED": False,
+    "LOG_ENABLED": False,
+    "LOGSTATS_INTERVAL": 0,
+    "DOWNLOAD_HANDLERS": {
+        **dict.fromkeys(("http", "https"), Handler),
+        **dict.fromkeys(("data", "file", "ftp", "s3")),
+    },
+    "ITEM_PIPELINES": {Pipeline: 1},
+    "FEED_STORAGES": {"simulated": Storage},
+    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+    "BLOOM_TIMEOUT": TIMEOUT,
+}
 
 
-class Pages(Spider):
-    """Follows all links."""
+class _Process(crawler.AsyncCrawlerProcess):
+    """Scrapy's own process, on the loop of a simulated one."""
 
-    def parse(self, response: Response) -> None:
-        """Only its name counts: the engine reads the site."""
+    def __init__(self, world: World, settings: dict[str, Any]) -> None:
+        self._world = world
+        super().__init__(settings)
+
+    def _close_loop(self) -> None:
+        if self._world.is_ending:
+            self._reactorless_loop = None  # killed: nothing of it happens any more
+        else:
+            super()._close_loop()
 
 
-class Crawl:
-    """One process, from its start to its end.
+class Process:
+    """One process of Scrapy's, from its start to its end.
 
     Args:
         world: the world.
         site: the site.
         name: of the process.
-        settings: Scrapy's.
+        settings: Scrapy's, besides those of all processes.
         spider: its number; it begins with the start page of this number.
-        shared_queue: requests of all processes, as they are stored; None for a queue in memory.
+        spidercls: its class.
+        slot: which of the processes that differ it is.
 
     Attributes:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
-        has_unwritten: whether it has logged that it could not write all.
-        slot: which of the processes that differ it is.
+        items: URLs whose items it has delivered.
+        pages: those that it has crawled.
+        dont_filter: of its start request.
+        unpicklable: what no queue can store; None where that would be an error.
+        again: when it gets the next SIGINT.
+        is_clean: whether it has ended, and not by a kill or a second SIGINT.
     """
 
     def __init__(
@@ -95,148 +112,318 @@ class Crawl:
         name: str,
         settings: dict[str, Any],
         *,
-        spider: int = 0,
-        shared_queue: list[dict[str, Any]] | None = None,
+        spider: int,
+        spidercls: type[Spider],
+        slot: int = 0,
     ) -> None:
-        self._world, self._site, self.name, self.spider = world, site, name, spider
-        self._settings, self._shared_queue, self.slot = settings, shared_queue, spider
-        self.must_stop, self.owner, self.has_unwritten = False, "", False
-        self._engine: Engine | None = None
+        self.world, self.site, self.name, self.spider, self.slot = world, site, name, spider, slot
+        self.rng, self.start_url = world.rng, site.starts[spider]
+        self.must_stop, self.owner, self.is_clean = False, "", False
+        self.items, self.pages = set[str](), set[str]()
+        self.dont_filter = settings["SIMULATED_DONT_FILTER"]
+        is_shared = settings.get("SCHEDULER", "").startswith("scrapy_redis.")
+        self.unpicklable = None if is_shared else (lambda: True)
+        self._settings = {**SETTINGS, **settings, "SIMULATED_PROCESS": self}
+
+        class Named(spidercls):  # type: ignore[misc, valid-type]
+            name = f"pages{spider}"
+
+        Named.__module__ = spidercls.__module__
+        self._spidercls = Named
+        self._process: _Process | None = None
+        self._signals, self.again = 0, float("inf")
         self._task = world.spawn(self._main, self)
+
+    # -- what its parts report --
+
+    def crawled(self, response: Response) -> None:
+        """Note that a page's callback is done."""
+        self.pages.add(response.url)
+        if not self.site.is_plain:
+            self.site.crawled(response, self.name, self.spider)
+
+    def delivered(self, url: str) -> None:
+        """Store an item, or raise."""
+        if not self.site.is_plain:
+            try:
+                self.site.store(url)
+            except ConnectionError:
+                self.world.log(f"{self.name}: the pipeline raises for {short(url)}")
+                raise
+            self.world.log(f"{self.name}: delivers the item of {short(url)}")
+        self.items.add(url)
+
+    def make_loop(self) -> SimulatedLoop:
+        """Return its event loop."""
+        asyncio.set_event_loop(loop := SimulatedLoop(self.world))
+        self._task.loop = loop
+        return loop
+
+    # -- its life --
 
     @property
     def is_running(self) -> bool:
         """Whether any part of it runs, or anything that it has sent is under way."""
-        return self._world.runs(self)
+        return self.world.runs(self)
 
     def kill(self) -> None:
         """End it as ``kill -9`` does."""
         self.must_stop = True
-        self._world.log(f"{self.name}: KILLED")
-        self._world.kill(self)
+        self.world.log(f"{self.name}: KILLED")
+        self.world.kill(self)
 
     def stop(self) -> None:
-        """End what is under way and close, as after Ctrl-C."""
+        """Send SIGINT, to Scrapy's own handlers."""
+        self.again, process = float("inf"), self._process
+        if process is None or self._signals == 2:
+            return
+        if not all(one._engine and one._engine.running for one in process.crawlers):
+            # While a spider is opened, one that comes lets Scrapy 2.19 wait for ever in the end.
+            self.again = self.world.now + 0.1
+            return
         self.must_stop = True
-        if self._engine is not None and not self._task.loop.is_closed():
-            self._task.loop.call_soon_threadsafe(self._engine.stop)
+        self._signals += 1
+        if self._signals == 1 and self.rng.random() < TWICE:
+            self.again = self.world.now + self.rng.choice(TWICE_AFTER)
+        self.world.log(f"{self.name}: SIGINT {self._signals}")
+        handlers = process._signal_shutdown_reactorless, process._signal_kill_reactorless
+        handlers[self._signals - 1](signal.SIGINT, None)
 
     def _main(self) -> None:
-        self._task.loop = loop = SimulatedLoop(self._world)
-        crawler = self._crawler()
-        crawler.engine = self._engine = Engine(
-            crawler,
-            self._world,
-            self._site,
-            self.name,
-            spider=self.spider,
-            shared_queue=self._shared_queue,
-        )
-        if not self.must_stop:
-            loop.run_until_complete(self._engine.run())
-        loop.drop()
+        if self.must_stop:
+            return
+        self._process = process = _Process(self.world, self._settings)
+        crawling = process.crawl(self._spidercls)
+        (crawled,) = process.crawlers
+        process.start(install_signal_handlers=False)
+        self._process, self.is_clean = None, self._signals < 2
+        reason = crawled.stats.get_value("finish_reason") if crawled._stats else None
+        if reason not in (None, "finished"):
+            self.must_stop = True
+        self.world.log(f"{self.name}: closed ({reason})")
+        if not crawling.cancelled() and (error := crawling.exception()) is not None:
+            self.world.log(f"{self.name}: cannot start: {error!s:.60}")
+            if not isinstance(error, EXPECTED):
+                self.world.found.append(f"{self.name} ends with {error!r}")
+        self._task.loop.drop()
 
-    def _crawler(self) -> Any:
-        settings = Settings(
-            {"BLOOM_TIMEOUT": TIMEOUT, "SIMULATED": self._connect, **self._settings}
-        )
-        crawler: Any = SimpleNamespace(settings=settings, spidercls=Pages, crawling=True)
-        crawler.spider = Pages(f"pages{self.spider}")
-        crawler.spider.crawler = crawler
-        crawler.signals = SignalManager(crawler)
-        crawler.stats = MemoryStatsCollector(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
-        crawler.request_fingerprinter = RequestFingerprinter()
-        crawler.get_downloader_middleware = lambda _: None
-        return crawler
 
-    def _connect(self) -> Connection:
-        world, name = self._world, self.name
-        return Connection(
-            SimulatedClient(world, name, TIMEOUT),
-            "simulated",
-            resolves=False,
-            _make_async=lambda: AsyncSimulatedClient(world, name),
-        )
+# -- clients --
+
+
+class _Client(redis.Redis):
+    """Sends commands through the world, as the functions below do."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(connection_pool=UNUSED)
+        self.world, self.name = world, name
+
+    def info(self, section: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Return what the world answers."""
+        return _exchange(self, [("INFO", section)])[0]
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class _AsyncClient(redis.asyncio.Redis):
+    """The same, without blocking."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(connection_pool=UNUSED_ASYNC)
+        self.world, self.name = world, name
+
+    async def aclose(self, *_: Any, **__: Any) -> None:
+        """There is nothing to close."""
+
+
+def _exchange(client: _Client, commands: Any) -> list[Any]:
+    """Return the replies to commands."""
+    try:
+        return client.world.send(client.name, commands)
+    except redis.TimeoutError:
+        client.world.wait(TIMEOUT)
+        raise
+
+
+async def _exchange_async(client: _AsyncClient, commands: Any) -> list[Any]:
+    """Return the replies to commands.
+
+    A task of the world is the way to the server and back. It is there if the caller is cancelled,
+    or its process killed: what is under way may still be carried out. Of two batches, any may be
+    the first, because each has a connection of its own.
+    """
+    world, loop = client.world, asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def send() -> None:
+        replies, error = list[Any](), None
+        try:
+            replies = world.send(client.name, commands)
+        except redis.TimeoutError:
+            return  # the package gives up at some time
+        except redis.ConnectionError as lost:
+            error = lost
+        if done.done() or loop.is_closed():
+            return
+        if error is None:
+            done.set_result(replies)
+        else:
+            done.set_exception(error)
+
+    world.spawn(send, world.process, is_network=True)
+    return await done  # type: ignore[no-any-return]
+
+
+class _QueueClient:
+    """The server of scrapy-redis's queue: it never fails."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        if self._world.is_ending:
+            raise KilledError
+        return getattr(self._world.client, name)
 
 
 class _Log(logging.Handler):
-    """Notes what a process says that it could not write, and exceptions that are not its own."""
+    """Notes exceptions that processes log and that are not the simulator's own."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.ERROR)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        if UNWRITTEN in str(record.msg):
-            self._world.process.has_unwritten = True
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-        if record.levelno < logging.ERROR:
+        if error is None or isinstance(error, EXPECTED):
             return
-        if error is not None and not isinstance(error, EXPECTED) and _is_of_ours(error):
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        if not files or any("scrapy_bloom" in file or "simulation" in file for file in files):
             self._world.found.append(f"it logs: {record.getMessage()}: {error!r}"[:200])
 
 
-def _is_of_ours(error: BaseException) -> bool:
-    """Whether an exception has passed through the product, or a part of the simulator."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return not files or any("scrapy_bloom" in file or "simulation" in file for file in files)
+def _tasks(loop: Any = None) -> list[asyncio.Task[Any]]:
+    """Return a loop's tasks in the order in which they were made, not by their addresses."""
+    running = loop or asyncio.get_running_loop()
+    return [task for task in running.tasks if not task.done()]
+
+
+def _shared(deferred: Deferred[Any]) -> asyncio.Future[Any]:
+    """Return a future for the result of a Deferred which has several.
+
+    Scrapy 2.19 lets the second request that waits for robots.txt go, whatever that says.
+    """
+    future = asyncio.get_running_loop().create_future()
+
+    def give(result: Any) -> Any:
+        if not future.done():
+            future.set_result(result)
+        return result
+
+    deferred.addCallback(give)
+    return future
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing: this concerns the process that simulates."""
+
+
+def _of_scrapy(world: World) -> list[tuple[Any, str, Any]]:
+    """Return what lets Scrapy go by the world's time and order."""
+    sleeps, clock = AsyncioLoopingCall._to_sleep, SimpleNamespace(monotonic=lambda: world.now)
+    names = ["configure_logging", "log_scrapy_info", "get_spider_loader"]
+    names += ["install_shutdown_handlers", "install_reactor_import_hook"]
+    return [
+        *((crawler, name, _nothing) for name in names),
+        (crawler, "set_asyncio_event_loop", lambda _: world.process.make_loop()),
+        (engine, "time", lambda: float(world.time)),
+        (downloader, "monotonic", clock.monotonic),
+        (corestats, "monotonic", clock.monotonic),
+        (scrapy_asyncio, "time", clock),
+        (robotstxt, "maybe_deferred_to_future", _shared),
+        # Rounding may leave a moment in which no time passes.
+        (AsyncioLoopingCall, "_to_sleep", lambda call: max(0.001, sleeps(call))),
+        (asyncio, "all_tasks", _tasks),
+        # Of one crawler's settings nobody needs a copy, which takes a tenth of a run's time.
+        (Settings, "copy", lambda settings: settings),
+        (scrapy_redis.connection, "from_settings", lambda _: _QueueClient(world)),
+    ]
+
+
+def _of_package(world: World) -> list[tuple[Any, str, Any]]:
+    """Return what lets the package connect to the world, with its time and random numbers.
+
+    In half of all runs, all processes are on one machine, and see at once that another has ended.
+    """
+    name_really, place = Worker.own, world.rng.choice(["-", "machine"])
+
+    def own(queue: str) -> Worker:
+        worker = name_really(queue)
+        world.process.owner = worker.id
+        return worker
+
+    def connect(*_: object, **__: object) -> Connection:
+        process = world.process
+        client, other = _Client(world, process.name), _AsyncClient(world, process.name)
+        return Connection(client, "simulated", lambda: other)
+
+    really = Transport._exchange
+
+    def exchange(one: Transport, calls: Any, commands: Any, deadline: float) -> list[Any]:
+        is_oracle = not isinstance(one.client, _Client)
+        return (
+            really(one, calls, commands, deadline) if is_oracle else _exchange(one.client, commands)
+        )
+
+    async def exchange_async(one: AsyncTransport, _: Any, commands: Any) -> list[Any]:
+        return await _exchange_async(one.client, commands)
+
+    async def in_thread(blocking: Any, *args: Any) -> Any:
+        return blocking(*args)
+
+    now = lambda: world.now  # noqa: E731
+    clock = SimpleNamespace(monotonic=now, perf_counter=time.perf_counter, sleep=world.wait)
+    chosen = SimpleNamespace(
+        token_hex=world.token,
+        token_bytes=lambda size: bytes.fromhex(world.token(size)),
+        randbelow=world.rng.randrange,
+        randbits=world.rng.getrandbits,
+    )
+    instead = {id(time): clock, id(secrets): chosen, id(time.monotonic): clock.monotonic}
+    instead |= {id(getattr(secrets, name)): new for name, new in vars(chosen).items()}
+    modules = [one for name, one in sys.modules.items() if name.startswith("scrapy_bloom.")]
+    return [
+        *(
+            (module, name, instead[id(value)])
+            for module in modules
+            for name, value in vars(module).items()
+            if id(value) in instead
+        ),
+        (server, "connect", connect),
+        (Transport, "_exchange", exchange),
+        (AsyncTransport, "_exchange", exchange_async),
+        (Worker, "own", own),
+        (workers, "_place", lambda: place),
+        (workers, "os", SimpleNamespace(getpid=lambda: int(world.process.name[1:]))),
+        (workers, "_started", lambda pid: 1 if world.lives(f"p{pid}") else -1),
+        (transport, "SLICE_SECONDS", TIMEOUT / 4),
+        # A page fails with each request that it yields and that is not stored: a chain of them
+        # would use up the attempts that there are.
+        (claims, "MAX_ATTEMPTS", 20),
+        (asyncio, "to_thread", in_thread),
+    ]
 
 
 @contextmanager
 def simulated(world: World) -> Iterator[None]:
-    """Let the product connect to the world, and draw its ids from the world's seed.
-
-    In half of all runs, the processes act as if they were many.
-    """
-
-    def connect(_: object, scrapy_settings: Any) -> Connection:
-        connection: Connection = scrapy_settings["SIMULATED"]()
-        return connection
-
-    def own() -> Process:
-        # Each process is on a machine of its own: others see by its silence that it is dead.
-        return Process(world.process.name, 1, "", 0)
-
-    def named(make: Any) -> Any:
-        def name(*of: str) -> str:
-            world.process.owner = owner = make(*of)
-            return owner  # type: ignore[no-any-return]
-
-        return name
-
-    def runtime() -> Runtime:
-        return Runtime(lambda: world.now, world.wait, world.token)
-
-    async def in_thread(blocking: Callable[[], object]) -> None:
-        blocking()
-
-    chosen = SimpleNamespace(token_hex=world.token, randbelow=world.rng.randrange)
-    clock = SimpleNamespace(monotonic=lambda: world.now, perf_counter=time.perf_counter)
-    patches: list[tuple[Any, str, Any]] = [
-        (server, "_connect", connect),
-        (driver, "time", clock),
-        (Driver, "_exchange", exchange),
-        (Driver, "exchange", lambda *_: None),
-        (async_driver, "STEPS", TIMEOUT_STEPS),
-        (AsyncDriver, "_talk", talk),
-        (outputs, "time", clock),
-        (Process, "own", own),
-        (workers, "secrets", chosen),
-        (workers, "worker_id", named(workers.worker_id)),
-        (ring_store, "secrets", chosen),
-        (hashing, "secrets", chosen),
-        (sizing, "DEFAULT_BLOCKS", RULES_BLOCKS),
-        (claims, "MAX_ATTEMPTS", MAX_ATTEMPTS),
-        (context, "Runtime", runtime),
-        (asyncio, "to_thread", in_thread),
-    ]
-    if world.rng.random() < 0.5:
-        patches += [(recovery, name, value) for name, value in CROWD.items()]
+    """Let Scrapy and the package run in the world."""
     log, hooks = _Log(world), sys.get_asyncgen_hooks()
     logging.getLogger().addHandler(log)
+    gc.disable()  # it would close generators of killed processes at any time
     try:
         with ExitStack() as stack:
-            for patch in patches:
+            for patch in (*_of_scrapy(world), *_of_package(world)):
                 stack.enter_context(mock.patch.object(*patch))
             random.seed(world.rng.random())
             yield
@@ -244,3 +431,6 @@ def simulated(world: World) -> Iterator[None]:
     finally:
         logging.getLogger().removeHandler(log)
         sys.set_asyncgen_hooks(*hooks)
+        with mock.patch.object(sys, "unraisablehook", _nothing):
+            gc.collect()
+        gc.enable()

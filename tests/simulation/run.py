@@ -1,26 +1,39 @@
 """One simulated run: crawls with faults, then crawls without, then what must hold."""
 
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from support.clock import FrozenServer
 
 from scrapy_bloom import BloomFilter
-from simulation.kinds import PERIOD, SETTINGS, WINDOW, Kind
-from simulation.process import Crawl, simulated
+from simulation.kinds import JOBDIR, MEMORY, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
+from simulation.process import Process, simulated
 from simulation.site import Site, short
+from simulation.spiders import SPIDERS, Crawling, Plain
 from simulation.world import Faults, World
 
 #: Hashes keep the order in which their fields were written: a run repeats on another server.
 IN_ORDER = ("--hash-max-listpack-entries", "100000", "--hash-max-listpack-value", "1000000")
+#: Settings that each process draws a value of.
+CHOICES: dict[str, list[Any]] = {
+    "CONCURRENT_REQUESTS": [1, 4, 8],
+    "RETRY_TIMES": [0, 1, 2],
+    "DOWNLOAD_DELAY": [0, 0, 0.3],
+    "DEPTH_PRIORITY": [0, 1],
+}
+#: The same while faults happen: settings that end a crawl.
+ENDS = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
+#: Crawls at the same time, and how often another one starts.
+PROCESSES, STARTS = 2, 0.01
 #: Crawls after the part with faults, at most.
 LAST_CRAWLS = 12
 #: Steps between two looks at all keys.
 LOOK_STEPS = 40
-#: Crawls at the same time.
-PROCESSES = 2
 #: Returns the keys that never expire.
 LASTING = """
 local found = {}
@@ -65,17 +78,38 @@ def simulate(
         without: numbers of the faults that do not happen, although they would.
         steps: of the part with faults; 0 for as many as the kind has.
     """
-    world = World(server, seed, kind.faults, without, kind.nodes)
+    world = World(server, seed, kind.faults, without)
     result = Result(seed, struck=world.struck, trace=world.trace)
     try:
-        with simulated(world):
-            run = kind.run or Run
-            result.violations += run(world, kind, steps or kind.steps).violations()
+        with tempfile.TemporaryDirectory() as directory, simulated(world):
+            run = Run(world, kind, steps or kind.steps, Path(directory))
+            result.violations += run.violations()
     except AssertionError as error:
         result.violations += [*world.found, f"{type(error).__name__}: {error}"]
     finally:
         world.close()
     return result
+
+
+def shrink(server: FrozenServer, failed: Result, kind: Kind) -> Result:
+    """Return a run of the same seed that fails too, with fewer steps and only needed faults."""
+    best, steps = failed, kind.steps
+    while steps > 10:
+        result = simulate(server, failed.seed, kind, steps=steps // 2)
+        if not result.violations:
+            break
+        best, steps = result, steps // 2
+    without: set[int] = set()
+    number = 0
+    while number < len(best.struck):
+        result = simulate(server, failed.seed, kind, without=without | {number}, steps=steps)
+        if result.violations:
+            best = result
+            without.add(number)
+        number += 1
+    kept = [fault for number, fault in enumerate(best.struck) if number not in without]
+    best.trace.append(f"needs {steps} steps, and of {len(failed.struck)} faults: {' '.join(kept)}")
+    return best
 
 
 class Run:
@@ -85,37 +119,38 @@ class Run:
         world: the world.
         kind: of the run.
         steps: of the part with faults.
+        directory: for queues on a disk.
     """
 
-    #: How often another process starts, and what makes the site.
-    starts = 0.3
-    site_class: Callable[..., Site] = Site
-
-    def __init__(self, world: World, kind: Kind, steps: int) -> None:
-        self._world, self._kind, self._steps = world, kind, steps
-        self._site = self.site_class(
-            world.rng,
-            world.rng.randint(3, 14),
-            kind.stored,
-            world.log,
-            fails=kind.fails,
-            items=kind.items,
-            raises=kind.raises,
-            starts=kind.spiders,
-        )
+    def __init__(self, world: World, kind: Kind, steps: int, directory: Path) -> None:
+        rng, self._world, self._steps = world.rng, world, steps
+        self._directory, self._queue = directory, rng.choice(kind.queues)
+        if self._queue != MEMORY and not kind.repeats:
+            # Another worker may lose what is not stored: the page that yields it is crawled again.
+            kind = replace(kind, stored=1.0)
+        self._kind, self._site = kind, Site(rng, world.log, kind)
         world.names = {field: short(url) for field, url in self._site.fields.items()}
-        self._crawls: list[Crawl] = []
-        self._started = 0
-        #: Of each spider.
-        self._queues: list[list[dict[str, Any]] | None] = [
-            [] if kind.shared_queue else None for _ in range(kind.spiders)
-        ]
+        # All of one class: a page that one records has the same links for the others. And several
+        # read their start pages in each run: all else that one has recorded hides its links.
+        classes = SPIDERS if kind.spiders == 1 else (Plain, Crawling)
+        self._class = rng.choice(classes)
+        # Of all crawls: a link to the start page may record it, and hide it from a later one.
+        self._settings = {
+            "ROBOTSTXT_OBEY": rng.random() < 0.7,
+            "SIMULATED_DONT_FILTER": rng.random() < 0.7,
+        }
+        #: Processes that differ, in their spiders or directories: in the end, each has its turn.
+        self._slots = kind.spiders * (2 if self._queue == JOBDIR and kind.repeats else 1)
+        self._processes: list[Process] = []
+        self._in_slot: dict[int, Process] = {}
+        self._started, self._is_ending = 0, False
+        #: Choices of all processes when no faults happen any more.
+        self._last = {name: rng.choice(values) for name, values in kind.choices.items()}
         #: How often a process has ended with a claim on each page.
         self._left_behind: Counter[str] = Counter()
+        self._plain_items = set[str]()
         self._found: list[str] = []
-        self._is_ending = False
-        #: Processes that differ, in their spiders or otherwise: in the end, each has its turn.
-        self._slots = kind.spiders
+        world.log(f"SPIDERS {self._class.__name__}, queue {self._queue}, {self._settings}")
 
     def violations(self) -> list[str]:
         """Crawl; return what does not hold."""
@@ -126,18 +161,14 @@ class Run:
         if self._kind.items < 1:
             self._world.log("EACH LISTING LINKS A NEW PAGE")
             self._site.publish()
-            self._crawl_until_quiet()
+            self._crawl_until_quiet(range(self._slots))
             self._check("")
         if self._kind.passes:
             self._world.log("ALL URLS ARE FORGOTTEN")
-            self._world.advance((WINDOW + 2 * PERIOD) * 60)
+            self._world.now += WINDOW + 2 * PERIOD
             self._site.crawled_pages.clear()
-            expected = self._reachable()
-            if self._kind.unlinks:
-                self._site.unlink()
-            self._crawl_until_quiet()
-            self._check(" after the window", expected)
-            self._check_once(" after the window")
+            self._crawl_until_quiet(range(self._slots))
+            self._check(" after the window")
         return [*self._world.found, *self._found]
 
     # -- crawls --
@@ -148,215 +179,179 @@ class Run:
         def between() -> None:
             nonlocal steps
             steps += 1
-            if len(self._crawls) < PROCESSES and world.rng.random() < self.starts:
-                self._start()
+            if len(self._processes) < PROCESSES and world.rng.random() < STARTS:
+                used = {process.slot for process in self._processes if self._queue == JOBDIR}
+                if free := [slot for slot in range(self._slots) if slot not in used]:
+                    self._start(world.rng.choice(free))
             self._strike()
             self._note_ended()
             if steps % LOOK_STEPS == 0:
                 self._found += self._lasting()
 
-        self._start()
+        self._start(0)
         world.run(lambda: steps >= self._steps, between)
-        for crawl in self._crawls:
+        for process in self._processes:
             if self._kind.faults.kill and world.rng.random() < 0.5:
-                crawl.kill()
+                process.kill()
         self._note_ended()
 
     def _strike(self) -> None:
         world = self._world
-        if self._crawls and world.strikes("kill"):
-            world.rng.choice(self._crawls).kill()
-        if self._crawls and world.strikes("stop"):
-            world.rng.choice(self._crawls).stop()
+        if self._processes and world.strikes("kill"):
+            world.rng.choice(self._processes).kill()
+        if self._processes and world.strikes("stop"):
+            world.rng.choice(self._processes).stop()
         if world.faults.forget and world.rng.random() < 0.05:
             world.replicate()
-        if world.strikes("forget"):
-            world.forget()
-        if world.faults.down and world.strikes("down"):
-            world.fail_node()
-        if world.strikes("restart"):
-            world.restart()
-        if world.strikes("full"):
-            world.fill()
-        if world.strikes("evict"):
-            world.evict()
+        for fault in ("forget", "restart", "fill", "evict"):
+            if world.strikes(fault):
+                getattr(world, fault)()
         if world.strikes("jump"):
-            longest = PERIOD * 60.0 if self._kind.passes else 300.0
-            world.advance(world.rng.choice([5.0, 20.0, longest]))
+            longest = PERIOD / 2 if self._kind.passes else 300.0
+            world.now += world.rng.choice([5.0, 20.0, longest])
+        for process in self._processes:
+            if process.again <= world.now:
+                process.stop()
 
     def _note_ended(self) -> None:
         """Note the pages that processes have left which are over."""
-        ended = {crawl.owner: crawl for crawl in self._crawls if not crawl.is_running}
+        ended = {one.owner: one for one in self._processes if not one.is_running}
         if not ended:
             return
-        self._crawls = [crawl for crawl in self._crawls if crawl.is_running]
-        for key in self._world.execute("KEYS", "{*:claims"):
+        self._processes = [one for one in self._processes if one.is_running]
+        for key in self._keys(b":claims:"):
             for name, claim in self._world.client.hgetall(key).items():
                 url = self._site.fields.get(name.decode(), name.decode())
-                crawl = self._left_by(claim.split()[0].decode(), url, ended)
-                if crawl is None:
-                    continue
-                self._left_behind[url] += 1
-                has_written = self._kind.writes_all and not crawl.has_unwritten
-                may_leave = self._kind.repeats and not has_written
-                if not (crawl.must_stop or may_leave):
-                    self._found.append(f"{crawl.name} ended by itself and left {short(url)}")
+                process = self._left_by(claim.split()[0].decode(), url, ended)
+                if process is not None:
+                    self._left_behind[url] += 1
+                    if not (process.must_stop or self._kind.repeats):
+                        self._found.append(f"{process.name} ended by itself, left {short(url)}")
 
-    def _left_by(self, owner: str, url: str, ended: Mapping[str, Crawl]) -> Crawl | None:
+    def _left_by(self, owner: str, url: str, ended: dict[str, Process]) -> Process | None:
         """Return which of the processes that are over has left a claim."""
-        return ended.get(owner)
+        if owner in ended or not owner.startswith("q"):
+            return ended.get(owner)
+        # A moment after it has got a request from a shared queue, the claim is not its own yet.
+        return next((one for one in ended.values() if not one.is_clean and url in one.pages), None)
 
     def _crawl_without_faults(self) -> None:
         """Crawl until a crawl has found nothing left to do."""
         world = self._world
         world.faults = Faults()
-        world.run(lambda: not self._crawls, self._note_ended)
+        world.run(lambda: not self._processes, self._note_ended)
         if self._kind.spiders > 1:
-            self._world.log("ONLY SPIDER 0 RUNS")
-            for _ in range(LAST_CRAWLS):
-                self._crawl_once(0)
-            self._note_hidden(self._reachable_by_first(), " from spider 0")
-        self._crawl_until_quiet()
+            world.log("ONLY SPIDER 0 RUNS")
+            self._crawl_until_quiet(range(0, self._slots, self._kind.spiders), spider=0)
+            expected = self._site.reachable_by(0) & self._crawl_plainly(0).pages
+            self._note_missing(expected, " from spider 0")
+        self._crawl_until_quiet(range(self._slots))
 
-    def _crawl_until_quiet(self) -> None:
+    def _crawl_until_quiet(self, slots: Sequence[int], spider: int | None = None) -> None:
         quiet = 0
-        for number in range(LAST_CRAWLS * self._slots):
-            before, was_quiet = self._lasting_fetches(), not self._left()
-            self._crawl_once(number % self._slots)
-            is_quiet = was_quiet and self._lasting_fetches() == before and not self._left()
+        for number in range(LAST_CRAWLS * len(slots)):
+            before, was_quiet = self._lasting_fetches(), not self._left(spider)
+            self._crawl_once(slots[number % len(slots)])
+            is_quiet = was_quiet and self._lasting_fetches() == before and not self._left(spider)
             quiet = quiet + 1 if is_quiet else 0
-            if quiet == self._slots:
+            if quiet == len(slots):
                 return
 
     def _crawl_once(self, slot: int) -> None:
-        self._world.advance(2 * SETTINGS["BLOOM_RETRY_AFTER"])  # failed pages are due again
-        crawl = self._start(slot)
-        self._world.run(lambda: not crawl.is_running)
+        self._world.now += 120.0  # failed pages are ready to be retried
+        process = self._start(slot)
+        self._world.run(lambda: not process.is_running)
         self._note_ended()
 
     def _lasting_fetches(self) -> int:
         """Return how often pages were fetched that are not read in each run."""
-        site, has_listings = self._site, self._kind.items < 1
-        # A redirect to a page that is known may lead to a listing: it is fetched in each run, too.
-        each_run = {*site.starts, *(site.listings | site.redirects.keys() if has_listings else ())}
-        each_run |= site.circles
-        return sum(times for url, times in site.fetched.items() if url not in each_run)
-
-    def _start(self, slot: int | None = None) -> Crawl:
-        self._started += 1
-        name, rng = f"p{self._started}", self._world.rng
-        if slot is None:
-            slot = self._free_slot()
-        drawn = {name: rng.choice(values) for name, values in self._kind.choices.items()}
-        if self._is_ending and "BLOOM_ROTATE_EVERY" in drawn:
-            # What would forget earlier than is stored is refused: in the end the user obeys.
-            drawn["BLOOM_ROTATE_EVERY"] = self._kind.choices["BLOOM_ROTATE_EVERY"][0]
-        if self._is_ending and self._kind.windows:
-            drawn["BLOOM_RECRAWL_RULES"] = self._last_rules()
-        self._world.log(f"{name}: STARTS {drawn or ''}{slot or ''}")
-        settings = {**SETTINGS, **self._kind.settings, **drawn}
-        crawl = self._make_crawl(name, settings, slot)
-        self._crawls.append(crawl)
-        return crawl
-
-    def _last_rules(self) -> Any:
-        """Return the rules of the next process when no faults happen any more."""
-        # A filter that no crawl uses keeps its dead workers until it expires: each is used.
-        rules = self._kind.choices["BLOOM_RECRAWL_RULES"]
-        return rules[self._started % len(rules)]
-
-    def _free_slot(self) -> int:
-        return self._world.rng.randrange(self._slots) if self._slots > 1 else 0
-
-    def _make_crawl(self, name: str, settings: dict[str, Any], slot: int) -> Crawl:
-        return Crawl(
-            self._world,
-            self._site,
-            name,
-            settings,
-            spider=slot,
-            shared_queue=self._queues[slot],
+        site = self._site
+        times = sum(count for url, count in site.fetched.items() if url not in site.each_run)
+        # A page that is read in each run is crawled by a later one if it fails in this one.
+        return times - sum(
+            map(sum, (d.values() for d in (site.fails, site.stumbling, site.raises)))
         )
+
+    def _start(self, slot: int) -> Process:
+        self._started += 1
+        name, rng, kind = f"p{self._started}", self._world.rng, self._kind
+        drawn = {name: rng.choice(values) for name, values in {**CHOICES, **kind.choices}.items()}
+        drawn |= self._last if self._is_ending else {}
+        if kind.faults.stop and not self._is_ending and rng.random() < 0.3:
+            drawn[rng.choice(ENDS)] = rng.randint(1, 4)
+        self._world.log(f"{name}: STARTS {drawn} {slot or ''}")
+        own = {**SETTINGS, **kind.settings, **drawn, **self._queue_settings(slot)}
+        process = self._make(name, own, slot % kind.spiders, slot)
+        self._processes.append(process)
+        self._in_slot[slot] = process
+        return process
+
+    def _make(self, name: str, own: dict[str, Any], spider: int, slot: int = 0) -> Process:
+        own, cls = {**self._settings, **own}, self._class
+        return Process(self._world, self._site, name, own, spider=spider, spidercls=cls, slot=slot)
+
+    def _queue_settings(self, slot: int) -> dict[str, Any]:
+        if self._queue == JOBDIR:
+            directory = self._directory / str(slot)
+            if slot in self._in_slot and not self._in_slot[slot].is_clean:
+                # Scrapy's queue on a disk does not survive a kill, and would stop the next crawl.
+                self._world.log(f"JOBDIR {slot} is removed")
+                rmtree(directory, ignore_errors=True)
+            return {"JOBDIR": str(directory)}
+        if self._queue in (REDIS, TRANSIENT):
+            scheduler = "scrapy_redis.scheduler.Scheduler"
+            return {"SCHEDULER": scheduler, "SCHEDULER_PERSIST": self._queue == REDIS}
+        return {}
+
+    def _crawl_plainly(self, spider: int) -> Process:
+        """Crawl with Scrapy's own filter in memory; nothing is noted but what it gets."""
+        self._site.is_plain = True
+        own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+        process = self._make(f"plain{spider}", own, spider)
+        self._world.run(lambda: not process.is_running)
+        self._site.is_plain = False
+        return process
 
     # -- what must hold --
 
-    def _reachable(self) -> set[str]:
-        """Return the pages that a crawl has to get."""
-        return self._site.reachable
-
-    def _with_items(self) -> set[str]:
-        """Return the pages whose items have to be delivered."""
-        return self._site.reachable - {*self._site.starts}
-
-    def _reachable_by_first(self) -> set[str]:
-        """Return those that spider 0 has to get, although the others do not come back."""
-        return self._site.reachable_by(0)
-
-    def _check(self, when: str, expected: Collection[str] = ()) -> None:
-        self._note_hidden(expected or self._reachable(), when)
+    def _check(self, when: str) -> None:
+        plain = [self._crawl_plainly(number) for number in range(self._kind.spiders)]
+        expected = set[str]().union(*(process.pages for process in plain))
+        self._note_missing(expected, when)
+        more = self._site.crawled_pages.keys() - expected
+        self._found += [f"Scrapy does not get it: {short(url)}" for url in sorted(more)]
+        lost = set[str]().union(*(process.items for process in plain)) - self._site.stored
+        self._found += [f"its item is lost: {short(url)}" for url in sorted(lost)]
         self._found += [*self._left(), *self._lasting()]
-        if self._kind.raises:
-            lost = self._with_items() - self._site.stored
-            self._found += [f"its item is lost: {short(url)}" for url in sorted(lost)]
-        if when or not self._kind.repeats:
-            self._found += self._forgotten()
-        self._found += self._recorded_listings()
         if not self._kind.repeats:
-            self._check_once("")
+            self._check_repeats()
 
-    def _note_hidden(self, expected: Collection[str], when: str) -> None:
+    def _note_missing(self, expected: Collection[str], when: str) -> None:
         missing = {*expected} - self._site.crawled_pages.keys()
-        self._found += [f"hidden{when}: {short(url)}" for url in sorted(missing)]
+        self._found += [f"missing{when}: {short(url)}" for url in sorted(missing)]
 
-    def _check_once(self, when: str) -> None:
+    def _check_repeats(self) -> None:
         """Find pages that were crawled again, though no process left them behind."""
-        if self._kind.windows:
-            return
-        for url, times in self._site.crawled_pages.items():
-            # Start pages and listings are crawled by each process.
-            if not self._is_listing(url) and times > 1 + self._left_behind[url]:
-                self._found.append(f"crawled {times} times{when}: {short(url)}")
-        for (process, url), times in () if when else self._site.crawled_by.items():
-            if not self._is_listing(url) and times > 1 + self._left_behind[url]:
-                self._found.append(f"crawled {times} times by {process}: {short(url)}")
+        site = self._site
+        pages = [(url, "", times) for url, times in site.crawled_pages.items()]
+        pages += [(url, f" by {by}", times) for (by, url), times in site.crawled_by.items()]
+        for url, by, times in pages:
+            if url not in site.each_run and times > 1 + self._left_behind[url]:
+                self._found.append(f"crawled {times} times{by}: {short(url)}")
+        bloom = BloomFilter(self._world.client, "k", window=SETTINGS["BLOOM_RECRAWL_AFTER"])
+        items = {url: bytes.fromhex(name) for name, url in site.fields.items()}
+        lasting = sorted(site.crawled_pages.keys() - site.each_run)
+        self._found += [f"forgotten: {short(url)}" for url in lasting if items[url] not in bloom]
 
-    def _is_listing(self, url: str) -> bool:
-        return url in self._site.starts or (self._kind.items < 1 and url in self._site.listings)
+    def _keys(self, part: bytes) -> list[bytes]:
+        return sorted(key for key in self._world.execute("KEYS", "{*") if part in key)
 
-    def _left(self) -> list[str]:
-        """Find claims and workers."""
-        keys = sorted(self._world.execute("KEYS", "{*"))
-        claims = [(key, "HGETALL", ()) for key in keys if key.endswith(b":claims")]
-        workers = [(key, "ZRANGE", (0, -1)) for key in keys if key.endswith(b":heartbeats")]
-        return [
-            f"left: {key!r} {self._world.execute(command, key, *rest)}"
-            for key, command, rest in (*claims, *workers)
-        ]
+    def _left(self, spider: int | None = None) -> list[str]:
+        """Find claims, of one spider or all."""
+        part = b":claims:" if spider is None else f":claims:pages{spider}".encode()
+        client = self._world.client
+        return [f"left: {key!r} {client.hgetall(key)}" for key in self._keys(part)]
 
     def _lasting(self) -> list[str]:
-        return [f"no expiry: {key!r}" for key in self._world.execute("EVAL", LASTING, 0)]
-
-    def _forgotten(self) -> list[str]:
-        """Find crawled pages that the filter does not know, or does not count."""
-        keys = ["k", *(f"k:{window}" for window in self._kind.windows)]
-        blooms = [BloomFilter(self._world.client, key) for key in keys]
-        pages = sorted(url for url in self._site.crawled_pages if not self._is_listing(url))
-        items = {url: bytes.fromhex(name) for name, url in self._site.fields.items()}
-        found = [
-            f"forgotten: {short(url)}"
-            for url in pages
-            if not any(items[url] in bloom for bloom in blooms)
-        ]
-        if (count := sum(map(len, blooms))) < len(pages) - len(found):
-            found.append(f"it counts {count} URLs of {len(pages)}")
-        return found
-
-    def _recorded_listings(self) -> list[str]:
-        """Find pages that the filter should not know."""
-        if self._kind.items == 1:
-            return []
-        bloom = BloomFilter(self._world.client, "k")
-        items = {url: bytes.fromhex(name) for name, url in self._site.fields.items()}
-        return [
-            f"recorded: {short(url)}" for url in sorted(self._site.listings) if items[url] in bloom
-        ]
+        found = [] if self._kind.lasts else self._world.execute("EVAL", LASTING, 0)
+        return [f"no expiry: {key!r}" for key in found]

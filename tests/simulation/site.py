@@ -1,15 +1,19 @@
-"""The site of a simulated crawl, and what became of its pages."""
+"""The site of a simulated crawl: what the network answers, and what became of its pages."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import Any
 
 from scrapy import Request
-from scrapy.http import Response
+from scrapy.http import HtmlResponse, Response, TextResponse, XmlResponse
 from scrapy.utils.request import fingerprint
 
 ROOT = "https://site.example/"
+#: What spiders read before its pages: none of them is a page.
+ROBOTS, SITEMAP = f"{ROOT}robots.txt", f"{ROOT}sitemap.xml"
+SITEMAPS = [f"{ROOT}sitemap{number}.xml" for number in range(2)]
 
 
 def short(url: str) -> str:
@@ -26,122 +30,145 @@ class Price:
 
 
 class Site:
-    """Pages that link each other at random; some fail, some redirect.
+    """Pages that link each other at random, with their robots.txt and sitemaps.
 
     Args:
         rng: makes the site.
-        pages: their number, besides the start page.
-        stored: share of the requests that can be stored with their claims.
         log: notes what is fetched.
-        fails: whether some pages fail at first.
-        items: share of the pages that have an item.
-        raises: whether, for some pages, a pipeline raises at first.
-        starts: number of start pages, one for each spider.
+        kind: of the run: says which pages there are.
 
     Attributes:
+        starts: the start page of each spider.
         links: URL -> URLs that it links, and whether their requests can be stored.
         fails: URL -> how often it still answers with an error.
         stumbling: URL -> how often its callback still raises between two outputs.
-        redirects: URL -> where it leads.
         raises: URL -> how often a pipeline still raises for its item; empty if none ever does.
-        circles: redirects that are followed in each run, because they lead to no page.
+        gone: URL -> status of a page that is missing.
+        redirects: URL -> where it leads.
+        listings: pages without an item.
+        dropped: pages whose item a pipeline drops.
+        unfiltered: pages that are requested with ``dont_filter``.
+        each_run: URLs that are fetched in each run.
+        is_plain: whether what happens to the pages is not noted, nor fails.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
-        stored: pages whose item a pipeline has stored.
+        stored: pages whose item was delivered.
         spiders: those that have crawled each page, or followed each redirect.
+        fields: field of a claim -> URL.
     """
 
-    def __init__(
-        self,
-        rng: Random,
-        pages: int,
-        stored: float,
-        log: Callable[[str], None],
-        *,
-        fails: bool = True,
-        items: float = 1.0,
-        raises: bool = False,
-        starts: int = 1,
-    ) -> None:
-        self._log = log
-        names = [ROOT, *(f"{ROOT}{number}" for number in range(pages))]
-        #: By spider: some have one in common.
-        self.starts = [ROOT, *(rng.choice(names[:3]) for _ in range(starts - 1))]
+    def __init__(self, rng: Random, log: Callable[[str], None], kind: Any) -> None:
+        self._log, self.is_plain = log, False
+        names = [ROOT, *(f"{ROOT}{number}" for number in range(rng.randint(3, 14)))]
+        self.starts = [ROOT, *(rng.choice(names[:3]) for _ in range(kind.spiders - 1))]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
         for number, name in enumerate(names[1:], 1):
             # Each is linked from one before it, so that all can be reached.
-            self.links[rng.choice(names[:number])].append((name, rng.random() < stored))
+            self.links[rng.choice(names[:number])].append((name, rng.random() < kind.stored))
         for name in names:
             for _ in range(rng.randrange(4)):
-                self.links[name].append((rng.choice(names), rng.random() < stored))
-        self.fails = {name: rng.choice([0] * 8 + [1, 2]) for name in names[1:] if fails}
-        self.stumbling = {name: rng.choice([0] * 9 + [1]) for name in names[1:] if fails}
-        ends = [name for name in names[1:] if not self.links[name] and rng.random() < 0.3]
-        self.redirects = {name: rng.choice(names) for name in ends if name not in self.starts}
-        #: Pages without an item.
-        self.listings = {ROOT, *(name for name in names if items < 1 and rng.random() >= items)}
-        self.listings -= self.redirects.keys()
-        self.raises = {name: rng.choice([0] * 5 + [1, 1, 2]) for name in names if raises}
-        self.circles: set[str] = set()
+                self.links[name].append((rng.choice(names), rng.random() < kind.stored))
+        ends = [name for name in names if not self.links[name] and name not in self.starts]
+        self.redirects = {name: rng.choice(names) for name in ends if rng.random() < 0.3}
+        pages = [name for name in names if name not in (*self.starts, *self.redirects)]
+        self.gone = {name: rng.choice([404, 410]) for name in pages if rng.random() < kind.gone}
+        self._choose_faults(rng, names, pages, kind)
+        self.listings = {ROOT, *(name for name in names if rng.random() >= kind.items)}
+        self.listings -= self.redirects.keys() | self.gone.keys()
+        self.disallowed = {name for name in pages if rng.random() < 0.08}
+        self.dropped = {name for name in pages if rng.random() < 0.1}
+        self.unfiltered = {name for name in pages if not self.links[name] and rng.random() < 0.5}
+        run_only = {name for name in names if kind.each_run and re.search(kind.each_run, name)}
+        circles = {name for name in self.redirects if self._target(name) in self.redirects}
+        self.each_run = {*self.starts, *self.unfiltered, *run_only, *circles}
+        if kind.items < 1:  # a redirect to a page that is known may lead to a listing
+            self.each_run |= self.listings | self.redirects.keys()
+        self._listed = [name for name in self.links if rng.random() < 0.7]
         self.stored: set[str] = set()
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
         self.spiders: dict[str, set[int]] = defaultdict(set)
-        #: Field of a claim -> URL.
-        self.fields = {fingerprint(Request(name)).hex(): name for name in names}
+        urls = (*names, SITEMAP, *SITEMAPS)
+        self.fields = {fingerprint(Request(name)).hex(): name for name in urls}
         for name in names:
             self._describe(name)
 
+    def _choose_faults(self, rng: Random, names: list[str], pages: list[str], kind: Any) -> None:
+        fails = kind.fails
+        self.fails = {name: rng.choice([0] * 8 + [1, 2, 3, 6]) for name in pages if fails}
+        # Scrapy fetches the target of a redirect that was retried without asking the filter.
+        retried = self.redirects if fails and kind.repeats else ()
+        self.fails |= {name: rng.choice([0, 0, 1]) for name in retried}
+        for name in self.gone:
+            self.fails.pop(name, None)
+        self._unreachable = {name for name in pages if rng.random() < 0.5}
+        self.stumbling = {name: rng.choice([0] * 9 + [1]) for name in names[1:] if fails}
+        self.raises = {name: rng.choice([0] * 5 + [1, 1, 2]) for name in names if kind.raises}
+
     def _describe(self, name: str) -> None:
         links = " ".join(short(link) + "*" * (not ok) for link, ok in self.links[name])
-        more = f", redirects to {short(self.redirects[name])}" if name in self.redirects else ""
-        more += ", lists" if name in self.listings else ""
-        more += f", fails {self.fails[name]} times" if self.fails.get(name) else ""
-        more += f", its item fails {times} times" if (times := self.raises.get(name)) else ""
-        self._log(f"site: {short(name)} links {links or 'nothing'}{more}")
+        more = [f"fails {times} times"] if (times := self.fails.get(name)) else []
+        more += [f"its item fails {times} times"] if (times := self.raises.get(name)) else []
+        more += [f"is {self.gone[name]}"] if name in self.gone else []
+        more += [f"redirects to {short(self.redirects[name])}"] if name in self.redirects else []
+        kinds = "listings", "disallowed", "dropped", "unfiltered", "each_run"
+        more += [kind for kind in kinds if name in getattr(self, kind)]
+        self._log(f"site: {', '.join([f'{short(name)} links {links or None}', *more])}")
 
-    def fetch(self, request: Request, process: str, spider: int) -> Response | Request:
-        """Return the page of a request, or the request that it redirects to."""
+    def _target(self, url: str) -> str:
+        for _ in self.redirects:
+            url = self.redirects.get(url, url)
+        return url
+
+    # -- what the network answers --
+
+    def respond(self, request: Request, process: str, spider: int) -> Response:
+        """Return the response to a request, or raise."""
         url = request.url
-        self.fetched[url] += 1
-        self._log(f"{process}: fetches {short(url)}")
+        if url == ROBOTS:
+            lines = [f"Disallow: /{short(name)}$" for name in sorted(self.disallowed)]
+            return TextResponse(url, body="\n".join(["User-agent: *", *lines]).encode())
+        if url == SITEMAP:
+            return _xml(url, "sitemapindex", "sitemap", SITEMAPS)
+        if url in SITEMAPS:
+            half = self._listed[SITEMAPS.index(url) :: 2]
+            return _xml(url, "urlset", "url", [ROOT, *half])
+        if not self.is_plain:
+            self.fetched[url] += 1
+            self._log(f"{process}: fetches {short(url)}")
+            if url in self.redirects:
+                self.spiders[url].add(spider)
+            if self.fails.get(url):
+                self.fails[url] -= 1
+                if url in self._unreachable:
+                    raise SiteError("connection refused")
+                return Response(url, status=503 if url in self.redirects else 500)
         if url in self.redirects:
-            self.spiders[url].add(spider)
-            target = request.replace(url=self.redirects[url])
-            target.meta["redirect_urls"] = [*request.meta.get("redirect_urls", ()), url]
-            return target
-        if self.fails.get(url):
-            self.fails[url] -= 1
-            return Response(url, status=500, request=request)
-        return Response(url, request=request)
+            return Response(url, 302, headers={"Location": self.redirects[url]})
+        links = "".join(f'<a href="{link}">{short(link)}</a>' for link, _ in self.links[url])
+        body = f"<html><body>{links}</body></html>".encode()
+        return HtmlResponse(url, self.gone.get(url, 200), body=body)
 
     def publish(self) -> None:
         """Publish a page for each listing that is read in each run; the listing links it."""
-        for name in sorted(self._reached(self.listings | self.redirects.keys()) & self.listings):
+        for name in sorted(self._reached(self.each_run) & self.listings):
             new = f"{name}new"
             self.links[name].append((new, True))
             self.links[new] = []
             self.fields[fingerprint(Request(new)).hex()] = new
             self._describe(name)
 
-    def unlink(self) -> None:
-        """Take all links off all pages; they stay where they are."""
-        self._log("site: no page has a link any more")
-        self.links = {name: [] for name in self.links}
+    # -- what becomes of its pages --
 
-    def has_item(self, response: Response) -> bool:
-        """Whether a page has an item."""
-        return response.status == 200 and response.url not in self.listings
-
-    def stumbles(self, response: Response) -> bool:
+    def stumbles(self, url: str) -> bool:
         """Whether a page's callback raises, this time."""
-        is_left = response.status == 200 and self.stumbling.get(response.url, 0)
-        if is_left:
-            self.stumbling[response.url] -= 1
-            self._log(f"site: the callback of {short(response.url)} raises")
-        return bool(is_left)
+        if self.is_plain or not self.stumbling.get(url):
+            return False
+        self.stumbling[url] -= 1
+        self._log(f"site: the callback of {short(url)} raises")
+        return True
 
     def store(self, url: str) -> None:
         """Store a page's item, or raise."""
@@ -149,15 +176,6 @@ class Site:
             self.raises[url] -= 1
             raise ConnectionError("database is down")
         self.stored.add(url)
-
-    def parse(self, response: Response, callback: Callable[..., Any]) -> list[Request]:
-        """Return the requests that a page yields."""
-        if response.status != 200:
-            return []
-        return [
-            Request(url, callback=callback, meta={} if is_stored else {"price": Price()})
-            for url, is_stored in self.links[response.url]
-        ]
 
     def crawled(self, response: Response, process: str, spider: int) -> None:
         """Note that a page's callback is done."""
@@ -167,31 +185,30 @@ class Site:
             self.crawled_by[process, response.url] += 1
             self.spiders[response.url].add(spider)
 
-    @property
-    def reachable(self) -> set[str]:
-        """All pages that a crawl has to get."""
-        return self._reached(self.links.keys()) - self.redirects.keys()
-
     def reachable_by(self, spider: int) -> set[str]:
-        """All pages that a spider has to get: the links of pages that it alone has crawled.
+        """Return what a spider has to get alone: the links of pages that only it has crawled.
 
-        A page that another one has recorded too may have left its links to that one.
+        A page that another one has crawled, too, may have left its links to that one.
         """
         own = {url for url, spiders in self.spiders.items() if spiders == {spider}}
-        return (
-            self._reached({*own, self.starts[spider]}, {self.starts[spider]})
-            - self.redirects.keys()
-        )
+        start = self.starts[spider]
+        return self._reached({*own, start} - self.disallowed, [start]) - self.redirects.keys()
 
     def _reached(self, by: Collection[str], starts: Collection[str] = ()) -> set[str]:
         """Return the start pages, and what they lead to by way of such pages."""
         found, waiting = set[str](), [*(starts or self.starts)]
         while waiting:
             url = waiting.pop()
-            if url in found:
-                continue
-            found.add(url)
-            if url in by:
-                waiting += [self.redirects[url]] if url in self.redirects else []
-                waiting += [link for link, _ in self.links[url]]
+            if url not in found:
+                found.add(url)
+                if url in by:
+                    waiting += [self.redirects[url]] if url in self.redirects else []
+                    waiting += [link for link, _ in self.links[url]]
         return found
+
+
+def _xml(url: str, root: str, entry: str, urls: Iterable[str]) -> Response:
+    entries = "".join(f"<{entry}><loc>{url}</loc></{entry}>" for url in urls)
+    namespace = "http://www.sitemaps.org/schemas/sitemap/0.9"
+    body = f'<?xml version="1.0"?><{root} xmlns="{namespace}">{entries}</{root}>'
+    return XmlResponse(url, body=body.encode())

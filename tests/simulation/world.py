@@ -2,14 +2,13 @@
 
 A task is a greenlet: the product runs in it as it is, and gives way where it would wait:
 for a reply, an event or a moment. Each process has one for its event loop (``loop.py``), and one
-for each batch of commands under way. Which task goes on is chosen at random, and only one runs at a
-time, so that the same seed makes the same run. The server is a real one, with a clock that stands
+for each batch of commands under way. Which task continues is chosen at random, and only one runs at
+a time, so that the same seed makes the same run. The server is a real one, with a clock that stands
 still until the world moves it. It carries out each command when the world says so.
 """
 
 import asyncio
 import hashlib
-import json
 import random
 import re
 import sys
@@ -23,41 +22,27 @@ import greenlet
 import redis
 from support.clock import MOVED_TO, FrozenServer
 
-from scrapy_bloom.bloom.client.routes import SLOTS, slot_of
 from scrapy_bloom.bloom.protocol import scripts
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
 ASKS_ID = "redis.pcall('INFO', 'server')"
-#: Asks the server for its time, which may be off by a millisecond when this machine is busy.
-ASKS_TIME = "redis.call('TIME')"
-#: The key of what it gets.
-TIME = "simulated:time"
-#: The keys of that id, one for each node of a cluster.
-PROCESS = "simulated:process:"
-#: How that script finds its node: the number of the block in the name of its first key.
-BLOCK = "string.match(KEYS[1], ':(%d+)}')"
-#: Blocks of a filter at most.
-BLOCKS = 16
-#: Returns all keys, how long they last, and what they hold.
+#: The key of that id.
+PROCESS = "simulated:process"
+#: Returns all keys of the filter, how long they last, and what they hold.
 REPLICATE = """
 local found = {}
-local keys = redis.call('KEYS', '*')
+local keys = redis.call('KEYS', '{*')
 table.sort(keys)
 for i, key in ipairs(keys) do
   found[i] = {key, redis.call('PTTL', key), redis.call('DUMP', key)}
 end
 return found
 """
-_FILES = (Path(scripts.__file__).parent / "lua").glob("*.lua")
-_NAMES = "|".join(file.stem for file in _FILES if not file.stem.startswith("prelude"))
-#: How a script begins, after the preludes that it needs: with its name.
+_NAMES = "|".join(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua"))
+#: How each part of a script begins: with its name. The last part is the script's own.
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
-#: Seconds by which the server's clock may be late: it is not moved more often, because each move
-#: takes a millisecond.
-CLOCK_SECONDS = 1.0
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
-
 #: Seconds that a batch is on its way to the server.
 LATENCIES = (0.0, 0.0, 0.0, 0.001, 0.01, 0.3)
 
@@ -80,8 +65,8 @@ class Task:
         run: its greenlet.
         process: that it is a part of.
         is_network: whether it is a batch of commands under way.
-        until: when it goes on at the latest.
-        is_ready: whether it may go on now.
+        until: when it continues at the latest.
+        is_ready: whether it may continue now.
         held: until when it gets no processor, whatever it waits for.
         loop: that it runs.
     """
@@ -108,14 +93,11 @@ class Faults:
         stop: at any step, a process gets a SIGINT.
         forget: at any step, the server is replaced by a replica that lags behind.
         evict: at any step, the server evicts a key of the filter, but no claims.
-        stall: a task that could go on waits, although time passes.
+        stall: a task that could continue waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
         block: a callback blocks its process for minutes, heartbeats and all.
-        cancel: a page's task is cancelled, with its callback or a lookup of its links.
-        down: at any step, a node of a cluster fails for some time; it may be replaced by a replica
-            that lags behind.
         restart: at any step, the server is started again, with all its data and no scripts.
-        full: at any step, the server has no memory left for some time.
+        fill: at any step, the server has no memory left for some time.
     """
 
     lost_request: float = 0.0
@@ -129,10 +111,8 @@ class Faults:
     stall: float = 0.0
     jump: float = 0.0
     block: float = 0.0
-    cancel: float = 0.0
-    down: float = 0.0
     restart: float = 0.0
-    full: float = 0.0
+    fill: float = 0.0
 
 
 class World:
@@ -143,7 +123,6 @@ class World:
         seed: of all choices.
         faults: what goes wrong.
         without: numbers of the faults that do not happen, although they would.
-        nodes: primaries of the cluster that the server stands for; 1 for no cluster.
 
     Attributes:
         now: seconds since the run began.
@@ -153,50 +132,41 @@ class World:
         found: what does not hold, as far as it was found on the way.
         is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
+        names: field of a claim -> name of its URL, for the trace.
     """
 
     def __init__(
-        self,
-        server: FrozenServer,
-        seed: int,
-        faults: Faults,
-        without: Collection[int] = (),
-        nodes: int = 1,
+        self, server: FrozenServer, seed: int, faults: Faults, without: Collection[int] = ()
     ) -> None:
         self.rng = random.Random(seed)
         self.faults, self.now = faults, 0.0
         self.trace: list[str] = []
         self.struck: list[str] = []
         self.found: list[str] = []
+        self.names: dict[str, str] = {}
         self._without = without
         self._server, self.client = server, server.client()
         # Its own methods take most of a run's time otherwise.
         self._connection = self.client.connection_pool.make_connection()
-        self._begin = MOVED_TO.timestamp()
+        self._begin = int(MOVED_TO.timestamp())
         self._tasks: list[Task] = []
         self._current: Task | None = None
-        #: Batches that are carried out after their client has given up: from when, and the rest.
-        self._late: list[tuple[float, list[Words], int]] = []
-        #: SHA-1 of a script -> its name, and SHA-1 of the script that knows the server's process.
+        #: Batches that are carried out after their client has given up, and from when on.
+        self._late: list[tuple[float, Sequence[Words]]] = []
+        #: SHA-1 of a script -> its name, and SHA-1 of the script that asks for the world's id.
         self._scripts: dict[str, tuple[str, str]] = {}
-        self.nodes = nodes
-        self._processes = [1] * nodes
-        #: Until when a node is down.
-        self._down = [0.0] * nodes
+        self._processes = 0
         #: Until when the server has no memory.
         self._full = 0.0
-        #: The keys of the replicas that take over when the server, or a node, "forgets".
+        #: The keys of the replica that takes over when the server "forgets".
         self._replica: list[list[Any]] = []
-        #: Field of a claim -> name of its URL, for the trace.
-        self.names: dict[str, str] = {}
-        #: The clock that the server goes by.
-        self._clock = -1.0
+        #: The second that the server's clock shows.
+        self._clock = -1
         self._steps = 0
         self.is_ending = False
         self._main = greenlet.getcurrent()
         self.client.flushall()
-        for node in range(nodes):
-            self._name_process(node)
+        self._begin_process()
 
     @property
     def time(self) -> int:
@@ -211,9 +181,8 @@ class World:
 
     def log(self, what: str) -> None:
         """Note what happened."""
-        if self.is_ending:
-            return
-        self.trace.append(f"{self.now:9.2f}  {what}")
+        if not self.is_ending:
+            self.trace.append(f"{self.now:9.2f}  {what}")
 
     def strikes(self, fault: str) -> bool:
         """Whether a fault happens now; it is noted."""
@@ -232,11 +201,7 @@ class World:
     # -- tasks --
 
     def spawn(
-        self,
-        target: Callable[[], object],
-        process: Any = None,
-        *,
-        is_network: bool = False,
+        self, target: Callable[[], object], process: Any = None, *, is_network: bool = False
     ) -> Task:
         """Begin a task of a process: it runs when it is chosen."""
         run = greenlet.greenlet(target, self._main)
@@ -245,7 +210,7 @@ class World:
         return task
 
     def wait(self, seconds: float, is_ready: Callable[[], object] = bool) -> bool:
-        """Let other tasks go on until a condition holds, or so many seconds have passed.
+        """Let other tasks continue until a condition holds, or so many seconds have passed.
 
         It blocks the event loop that calls it, if one does.
         """
@@ -262,7 +227,7 @@ class World:
         return bool(is_ready())
 
     def _switch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let other tasks go on, which may run event loops in this thread, too."""
+        """Let other tasks continue, which may run event loops in this thread, too."""
         running, hooks = asyncio.current_task(loop), sys.get_asyncgen_hooks()
         if running is not None:
             asyncio.tasks._leave_task(loop, running)
@@ -303,6 +268,10 @@ class World:
         """Whether any part of a process runs, or anything that it has sent is under way."""
         return any(task.process is process for task in self._tasks)
 
+    def lives(self, name: str) -> bool:
+        """Whether a process of this name runs; what it has sent does not count."""
+        return any(task.process.name == name for task in self._tasks if not task.is_network)
+
     def run(self, until: Callable[[], bool], between: Callable[[], object] = bool) -> None:
         """Let tasks take turns until a condition holds.
 
@@ -324,7 +293,7 @@ class World:
             if not ready:
                 self._pass_time()
             elif self.strikes("stall"):
-                self.advance(self.rng.choice([0.05, 1.0, 6.0]))
+                self.now += self.rng.choice([0.05, 1.0, 6.0])
             else:
                 self._resume(self.rng.choice(ready))
 
@@ -343,7 +312,7 @@ class World:
     def _pass_time(self) -> None:
         if not self._tasks:
             return
-        moments = [moment for moment, *_ in self._late]
+        moments = [moment for moment, _ in self._late]
         for task in self._tasks:
             moments += task.until, task.held
         later = [moment for moment in moments if self.now < moment < float("inf")]
@@ -351,83 +320,61 @@ class World:
             raise EndlessError("every task waits for ever")
         self.now = min(later)
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-
     # -- the server --
 
-    def send(
-        self, name: str, commands: Sequence[Words], node: int = 0
-    ) -> tuple[list[Any], Exception | None]:
+    def send(self, name: str, commands: Sequence[Words]) -> list[Any]:
         """Carry out a client's commands as one batch, unless a fault happens.
 
         A command is never carried out twice, because TCP delivers nothing twice.
 
-        Args:
-            name: of the process.
-            commands: words of each.
-            node: of the cluster.
-
-        Returns:
-            The replies that come, and why no more of them do: ``TimeoutError`` if the client waits
-            for them in vain.
+        Raises:
+            TimeoutError: the client waits for replies in vain.
+            ConnectionError: the connection is lost.
         """
         self.wait(self.rng.choice(LATENCIES))
         what = f"{name}: {self._describe(commands)}"
-        if self.nodes > 1:
-            what += f" on node {node}"
-        if self._down[node] > self.now:
-            self.log(f"{what}: DOWN")
-            self.wait(0.01)
-            return [], redis.ConnectionError("Connection refused.")
-        replies: list[Any] = []
         if self.strikes("lost_request"):
             self.log(f"{what}: LOST")
         elif self.strikes("late"):
             self.log(f"{what}: LATE")
-            self._late.append(
-                (self.now + self.rng.choice([0.0, 0.5, 8.0, 60.0]), [*commands], node)
-            )
+            self._late.append((self.now + self.rng.choice([0.0, 0.5, 8.0, 60.0]), [*commands]))
         elif self.strikes("partial"):
             count = self.rng.randrange(len(commands))
             self.log(f"{what}: the first {count}")
-            replies = self._carry_out(commands[:count], node)
+            self._carry_out(commands[:count])
         else:
-            replies = self._carry_out(commands, node)
+            replies = self._carry_out(commands)
             what += f" -> {' '.join(filter(None, map(_show, replies)))}"
             if not self.strikes("lost_reply"):
                 self.log(what)
                 self.wait(0, lambda: True)
-                return replies, None
+                return replies
             self.log(f"{what}: no reply")
-            replies.pop()
-        replies = replies[: self.rng.randint(0, len(replies))]
         if self.rng.random() < 0.5:
-            return replies, redis.TimeoutError("Timeout reading from socket")
-        self.log(f"{name}: connection lost after {len(replies)} replies")
-        return replies, redis.ConnectionError("Connection reset by peer")
+            raise redis.TimeoutError("Timeout reading from socket")
+        raise redis.ConnectionError("Connection reset by peer")
 
     def _carry_out_late(self) -> None:
-        due = [entry for entry in self._late if entry[0] <= self.now]
-        for entry in due:
+        for entry in [entry for entry in self._late if entry[0] <= self.now]:
             self._late.remove(entry)
             self.log(f"late: {self._describe(entry[1])}")
-            self._carry_out(*entry[1:])
+            self._carry_out(entry[1])
 
-    def _carry_out(self, commands: Sequence[Words], node: int) -> list[Any]:
-        if self.now - self._clock >= CLOCK_SECONDS:
-            self._clock = self.now
-            self._server.freeze_at(self._begin + self.now, self._shown)
-            seconds, rest = divmod(round((self._begin + self.now) * 1e6), 1_000_000)
-            self.execute("SET", TIME, json.dumps([str(seconds), str(rest)]))
-        if self._full <= self.now:
-            return self._execute(commands, node)
-        self.execute("CONFIG", "SET", "maxmemory", 1)
-        try:
-            return self._execute(commands, node)
-        finally:
+    def _carry_out(self, commands: Sequence[Words]) -> list[Any]:
+        """Carry out commands in one round trip; return replies, with errors among them."""
+        if self.time != self._clock:
+            self._clock = self.time
+            # In the middle of a second: the clock may be off by a millisecond.
+            self._server.freeze_at(self._clock + 0.5, self._shown)
+        if is_full := self._full > self.now:
+            self.execute("CONFIG", "SET", "maxmemory", 1)
+        answers = [self._answer(words) for words in commands]
+        sent = [answer for answer in answers if isinstance(answer, tuple)]
+        self._connection.send_packed_command(self._connection.pack_commands(sent))
+        replies = [self._reply() if isinstance(one, tuple) else one for one in answers]
+        if is_full:
             self.execute("CONFIG", "SET", "maxmemory", 0)
+        return replies
 
     def _shown(self) -> float:
         """Return what the server's clock shows."""
@@ -435,16 +382,9 @@ class World:
         return int(seconds) + int(microseconds) / 1e6
 
     def execute(self, *arguments: Any) -> Any:
-        """Carry out a command at once, and return what the server replies."""
+        """Carry out a command immediately, and return what the server replies."""
         self._connection.send_command(*arguments)
         return self._connection.read_response()
-
-    def _execute(self, commands: Sequence[Words], node: int) -> list[Any]:
-        """Carry out a node's commands in one round trip; return replies, with errors among them."""
-        answers = [self._answer(words, node) for words in commands]
-        sent = [answer for answer in answers if isinstance(answer, tuple)]
-        self._connection.send_packed_command(self._connection.pack_commands(sent))
-        return [self._reply() if isinstance(answer, tuple) else answer for answer in answers]
 
     def _reply(self) -> Any:
         try:
@@ -452,23 +392,16 @@ class World:
         except redis.ResponseError as error:
             return error
 
-    def _answer(self, words: Words, node: int) -> Any:
+    def _answer(self, words: Words) -> Any:
         """Return the reply to a command; a tuple of the words that the server gets in its place."""
         name, *rest = words
-        if name == "INFO" and rest == ["server"]:
-            return f"run_id:{self._run_id(node)}".encode()
-        if name == "CLUSTER":
-            return [
-                [SLOTS * one // self.nodes, SLOTS * (one + 1) // self.nodes - 1, ["node", one]]
-                for one in range(self.nodes)
-            ]
+        if name == "INFO":
+            policy = {"run_id": self._run_id, "maxmemory_policy": "noeviction", "maxmemory": 0}
+            return {**policy, "redis_version": "7.0.0"}
         if name == "WAIT":
             return self.rng.randrange(2)  # replicas, without the time that they take
-        if name in ("EVAL", "SCRIPT LOAD"):
-            sha = self._load(rest[0])
-            if name == "SCRIPT LOAD":
-                return sha
-            name, rest[0] = "EVALSHA", sha
+        if name == "EVAL":
+            name, rest[0] = "EVALSHA", self._load(rest[0])
         if name == "EVALSHA":
             if rest[0] not in self._scripts:
                 return redis.exceptions.NoScriptError("No matching script")
@@ -479,11 +412,10 @@ class World:
         """Load a script; return its SHA-1."""
         sha = hashlib.sha1(text.encode()).hexdigest()
         if sha not in self._scripts:
-            nodes = ",".join(str(self._node_of(f"{{k:{block}}}:")) for block in range(BLOCKS))
-            key = f"'{PROCESS}' .. ({{{nodes}}})[{BLOCK} + 1]"
-            here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', {key})")
-            here = here.replace(ASKS_TIME, f"cjson.decode(redis.call('GET', '{TIME}'))")
-            self._scripts[sha] = _name_of(text), self.execute("SCRIPT", "LOAD", here).decode()
+            here = text.replace(ASKS_ID, f"'run_id:' .. redis.call('GET', '{PROCESS}')")
+            assert "INFO" not in here, "a script asks for the server's id in another way"
+            loaded = self.execute("SCRIPT", "LOAD", here).decode()
+            self._scripts[sha] = NAME.findall(text)[-1], loaded
         return sha
 
     def _describe(self, commands: Sequence[Words]) -> str:
@@ -497,26 +429,24 @@ class World:
         if name == "EVALSHA" and rest[0] in self._scripts:
             script = self._scripts[rest[0]][0]
         elif name == "EVAL":
-            script = _name_of(rest[0])
+            script = NAME.findall(rest[0])[-1]
         urls = [self.names[one] for one in rest if isinstance(one, str) and one in self.names]
         return " ".join((script, *urls))
+
+    # -- what happens to it --
 
     def replicate(self) -> None:
         """Let the replica catch up."""
         self._replica = self.execute("EVAL", REPLICATE, 0)
 
-    def forget(self, node: int | None = None) -> None:
-        """Let a replica take the place of the server, or of a node, of any if none is given."""
-        node = (self.rng.randrange(self.nodes) if self.nodes > 1 else 0) if node is None else node
-        replica = [entry for entry in self._replica if self._node_of(entry[0].decode()) == node]
-        self._processes[node] += 1
-        self.log(f"SERVER: a replica of node {node} with {len(replica)} keys takes over")
-        for key in self.execute("KEYS", "*"):
-            if self._node_of(key.decode()) == node:
-                self.execute("DEL", key)
-        for key, expiry, value in replica:
+    def forget(self) -> None:
+        """Let a replica take the place of the server."""
+        self.log(f"SERVER: a replica with {len(self._replica)} keys takes over")
+        for key in self.execute("KEYS", "{*"):
+            self.execute("DEL", key)
+        for key, expiry, value in self._replica:
             self.client.restore(key, max(0, expiry), value)
-        self._name_process(node)
+        self._begin_process()
 
     def restart(self) -> None:
         """Start the server again, with its data: it has another process, and no scripts."""
@@ -529,32 +459,22 @@ class World:
         self._full = self.now + self.rng.choice([0.3, 3.0, 20.0])
         self.log(f"SERVER: out of memory until {self._full:.2f}")
 
-    def fail_node(self) -> None:
-        """Let a node be down for some time, and maybe be replaced by its replica."""
-        node = self.rng.randrange(self.nodes)
-        self._down[node] = self.now + self.rng.choice([0.3, 3.0, 20.0])
-        self.log(f"SERVER: node {node} is down until {self._down[node]:.2f}")
-        if self.rng.random() < 0.5:
-            self.forget(node)
-
-    def _name_process(self, node: int) -> None:
-        self.client.set(f"{PROCESS}{node}", self._run_id(node))
-
-    def _run_id(self, node: int) -> str:
-        return f"process{node}x{self._processes[node]}"
-
-    def _node_of(self, key: str) -> int:
-        """Return the node that has a key of the filter; -1 for other keys."""
-        return slot_of(key) * self.nodes // SLOTS if key.startswith("{") else -1
-
     def evict(self) -> None:
         """Delete a key, but no claims: these would be lost with their pages."""
-        kept = (b":claims", b":heartbeats")
-        keys = sorted(key for key in self.execute("KEYS", "{*") if not key.endswith(kept))
+        kept = (b":claims:", b":workers:")
+        keys = [key for key in self.execute("KEYS", "{*") if not any(one in key for one in kept)]
         if keys:
-            key = self.rng.choice(keys)
+            key = self.rng.choice(sorted(keys))
             self.log(f"SERVER: evicts {key.decode()}")
             self.execute("DEL", key)
+
+    def _begin_process(self) -> None:
+        self._processes += 1
+        self.execute("SET", PROCESS, self._run_id)
+
+    @property
+    def _run_id(self) -> str:
+        return f"process{self._processes}"
 
     def close(self) -> None:
         """Drop all tasks, and the connection."""
@@ -569,8 +489,3 @@ def _show(reply: Any) -> str:
     if not is_script:
         return type(reply).__name__ if isinstance(reply, Exception) else ""
     return " ".join(part.decode() for part in reply[:2] if len(part) < 20)
-
-
-def _name_of(script: str) -> str:
-    found = NAME.search(script)
-    return found[1] if found else "EVAL"

@@ -14,11 +14,12 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from twisted.python.failure import Failure
 
-from simulation.callbacks import BLOCKED, WAITS
-from simulation.site import Price, SiteError, short
-from simulation.web_site import DOWNLOADS, SITEMAP
+from simulation.site import SITEMAP, Price, SiteError, short
 
-PIPELINES = (0.0, 0.0, 0.1, 1.0)
+#: Seconds that a download takes, a pipeline, and that a callback waits before an output.
+DOWNLOADS, PIPELINES, WAITS = (0.1, 0.2, 0.2, 0.5), (0.0, 0.0, 0.1, 1.0), (0.0, 0.0, 0.0, 0.01, 0.5)
+#: Seconds for which a callback blocks.
+BLOCKED = (30.0, 200.0)
 
 
 class Simulated(Spider):
@@ -34,7 +35,7 @@ class Simulated(Spider):
     def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> "Simulated":
         """Return the spider of a process."""
         spider = super().from_crawler(crawler, *args, **kwargs)
-        spider.process = crawler.settings["SIMULATED_PROCESS"]()
+        spider.process = crawler.settings["SIMULATED_PROCESS"]
         return spider
 
     def crawled(
@@ -59,9 +60,9 @@ class Simulated(Spider):
         process, url = self.process, response.url
         rng, site = process.rng, process.site
         outputs: list[Any] = [*requests]
-        if site.has_item(response):
+        if response.status == 200 and url not in site.listings:
             outputs.insert(rng.randint(0, len(outputs)), {"url": url})
-        if not site.is_plain and site.stumbles(response):
+        if site.stumbles(url):
             outputs.insert(rng.randint(0, len(outputs)), None)
         form = rng.choice((self._yield, self._yield, self._wait_and_yield))
         return self.crawled(response, form(outputs))
@@ -163,7 +164,8 @@ class Crawling(Simulated, CrawlSpider):  # type: ignore[misc]
 
     def described(self, request: Request, response: Response) -> Request:
         """Give a request what cannot be stored, if it is one of these."""
-        if not self.process.site.is_stored(response.url, request.url):
+        links = self.process.site.links[response.url]
+        if not all(is_ok for link, is_ok in links if link == request.url):
             request.meta.update(self.unstored())
         return request
 
@@ -206,7 +208,7 @@ class Handler:
     @classmethod
     def from_crawler(cls, crawler: Any) -> "Handler":
         """Return the handler of a process."""
-        return cls(crawler.settings["SIMULATED_PROCESS"]())
+        return cls(crawler.settings["SIMULATED_PROCESS"])
 
     async def download_request(self, request: Request) -> Response:
         """Return the response to a request, after some time."""
@@ -227,7 +229,7 @@ class Pipeline:
     @classmethod
     def from_crawler(cls, crawler: Any) -> "Pipeline":
         """Return the pipeline of a process."""
-        process = crawler.settings["SIMULATED_PROCESS"]()
+        process = crawler.settings["SIMULATED_PROCESS"]
         return cls(process, stores=not crawler.settings["FEEDS"])
 
     async def process_item(self, item: Any) -> Any:
@@ -251,7 +253,7 @@ class Storage:
     @classmethod
     def from_crawler(cls, crawler: Any, uri: str, **kwargs: Any) -> "Storage":
         """Return the storage of a file."""
-        return cls(crawler.settings["SIMULATED_PROCESS"]())
+        return cls(crawler.settings["SIMULATED_PROCESS"])
 
     def open(self, spider: Spider) -> BytesIO:
         """Return the file."""
