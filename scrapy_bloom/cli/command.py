@@ -17,8 +17,7 @@ from scrapy_bloom.cli.stored import NoFilterError
 from scrapy_bloom.settings import in_settings
 
 #: Each has HELP, EXAMPLES, and the functions ``run`` and, perhaps, ``add_options``.
-MODULES = (info, check, pending, recrawl, clear)
-COMMANDS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
+COMMANDS = {m.__name__.rpartition(".")[2]: m for m in (info, check, pending, recrawl, clear)}
 #: How a command ends.
 FINE, NO, FAILED = 0, 1, 2
 EXIT_CODES = {

@@ -50,12 +50,13 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Leave requests that workers pick up."""
     if not (opts.urls or opts.file or opts.failed):
         raise ConfigurationError("which URLs? Give some, a file of them with --file, or --failed")
+    if opts.callback and not (opts.urls or opts.file):
+        raise ConfigurationError("--callback needs URLs, as pages that failed keep their own")
     chosen = target(settings, opts)
     if type(chosen.bare) is Spider:
         raise ConfigurationError("recrawl needs the spider's code. Run it in your Scrapy project")
     if not chosen.settings.makes_claims:
-        text = 'BLOOM_REMEMBER = "scheduled" leaves no pending requests. Set it to "crawled"'
-        raise ConfigurationError(text)
+        raise ConfigurationError('BLOOM_REMEMBER = "scheduled" can\'t do this. Set it to "crawled"')
     urls, spider = read_urls(opts.urls, opts.file), chosen.spider
     if urls:
         _check_callback(chosen.bare, opts.callback)
