@@ -51,23 +51,33 @@ def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
         assert found == fetches(truth, due.get(month, frozenset())), month
 
 
-def test_a_window_that_one_run_is_given_does_not_wipe_the_filter(
+def test_a_window_that_one_run_is_given_changes_nothing_for_the_next_one(
     site: Site, web: SiteServer, moved: MovedServer, crawl_in: CrawlIn
 ) -> None:
-    """A forgotten unit, or an experiment: no page is fetched again, then or later."""
-    truth = site.truth()
-    assert crawl_in(0) == fetches(truth, truth.lasting)
-    for window, told in (
-        ("2", "it has no unit: write"),
-        ("2 days", "forgets URLs earlier: run 'scrapy"),
-    ):
-        before = web.hits()
-        given = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": window}
-        assert told in run_scrapy("crawl", "links", *options(web, given)).stderr
-        assert web.hits() == before
-    # A longer one, and then none: the filter forgets nothing any more.
-    assert crawl_in(1) == fetches(truth)
-    other = {"BLOOM_KEY": "of months"}
-    assert crawl_in(1, **other, BLOOM_RECRAWL_AFTER="2 months") == fetches(truth, truth.lasting)
-    assert crawl_in(2, **other) == fetches(truth)
-    assert crawl_in(40, **other) == fetches(truth)
+    """An experiment deletes nothing; a text without a unit is an error.
+
+    With another period, the generations that are there count until their own expiry.
+    """
+    truth, months = site.truth(), {"BLOOM_RECRAWL_AFTER": "5 months"}
+    assert crawl_in(0, **months) == fetches(truth, truth.lasting)
+    before = web.hits()
+    given = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": "2"}
+    told = run_scrapy("crawl", "links", *options(web, given)).stderr
+    assert "BLOOM_RECRAWL_AFTER" in told
+    assert '"2 days" or "2 months"' in told
+    assert web.hits() == before
+    assert crawl_in(1, BLOOM_RECRAWL_AFTER="2 days") == fetches(truth)
+    assert crawl_in(2, **months) == fetches(truth)
+    assert crawl_in(3, BLOOM_RECRAWL_AFTER="2 months") == fetches(truth, truth.lasting)
+    assert crawl_in(4, **months) == fetches(truth)
+    assert crawl_in(9, **months) == fetches(truth, truth.lasting)
+
+
+def test_a_filter_that_never_forgot_counts_as_seen_when_it_gets_a_window(
+    site: Site, crawl_in: CrawlIn
+) -> None:
+    truth, never = site.truth(), {"BLOOM_RECRAWL_AFTER": "never"}
+    assert crawl_in(0, **never) == fetches(truth, truth.lasting)
+    assert crawl_in(30, BLOOM_RECRAWL_AFTER="2 months") == fetches(truth)
+    assert crawl_in(31, **never) == fetches(truth)
+    assert crawl_in(50, **never) == fetches(truth)

@@ -9,8 +9,6 @@ from support.lab_commands import Called, bloom
 from support.odd_site import ERROR, Lab, LabOf, page
 from support.polling import until
 
-from scrapy_bloom import __version__
-
 #: What each run fetches: the start page.
 EACH_RUN = Counter(["/"])
 NO_RETRIES: dict[str, Any] = {"RETRY_ENABLED": False}
@@ -35,7 +33,7 @@ def recrawl(lab: Lab, *paths: str, **settings: Any) -> Called:
 
 def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
     before = lab.recorded()
-    assert "1 URL is left for the next crawl of 'odd'" in recrawl(lab, "/a").out
+    assert "1 URL will be crawled by spider 'odd'" in recrawl(lab, "/a").out
     assert lab.recorded() == before
     done = lab.crawl()
     assert done.hits == EACH_RUN + Counter(["/a"])
@@ -46,45 +44,37 @@ def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "left"),
-    [
-        ({}, {"/b"}),
-        ({"dont_filter": True}, {"/b"}),
-        ({"meta": {"bloom_key": "product", "bloom_recrawl_after": "1 day"}}, {"/b"}),
-        ({"method": "POST"}, {"/a", "/b"}),  # another page
-    ],
-    ids=["link", "unfiltered", "key and window", "method"],
+    ("arguments", "times"),
+    [({}, 1), ({"dont_filter": True}, 2), ({"meta": {"bloom_key": "product"}}, 2)],
+    ids=["link", "unfiltered", "key"],
 )
 def test_a_page_that_a_worker_crawls_now_is_left_to_it(
-    lab_of: LabOf, arguments: dict[str, Any], left: set[str]
+    lab_of: LabOf, arguments: dict[str, Any], times: int
 ) -> None:
-    """It may have no claim under its URL's fingerprint in the window that its URL has."""
+    """Unless that has no claim under its URL's fingerprint."""
     spider = f"""
 class Own(OddSpider):
     def parse(self, response):
         return self.links(response, **{arguments})
 """
-    settings = {"BLOOM_RECRAWL_RULES": json.dumps([["/list", "1 day"]])}
     lab = lab_of({"/": page("/a"), "/a": page(), "/b": page()})
     lab.site.hold_after(1)
-    with lab.start(spider, **settings) as crawl:
+    with lab.start(spider) as crawl:
         until(lambda: lab.site.held or crawl.is_over, "the page is asked for")
-        done = recrawl(lab, "/a", "/b", spider=spider, **settings)
-        assert done.out.splitlines()[0].startswith("claimed already") is ("/a" not in left)
+        done = recrawl(lab, "/a", "/b", spider=spider)
+        assert ("pending already" in done.out) is (times == 1)
         lab.site.release()
         crawl.wait()
-    assert lab.claims().keys() == left
-    assert lab.site.hits() == Counter(["/", "/a"])
+    assert lab.site.hits() == Counter({"/": 1, "/a": times, "/b": 1})
+    assert not lab.claims()
 
 
 FAILING = """
 class Own(OddSpider):
     def parse(self, response):
-        if not self.settings.getbool("LINKS", True):
-            return
         yield Request(response.urljoin("/a"), callback=self.parse_item, cb_kwargs={"number": 7})
         yield Request(response.urljoin("/b"), meta={"bloom_key": "b"})
-        yield Request(response.urljoin("/c"), method="POST", body=b"1", meta={"bloom_version": "1"})
+        yield Request(response.urljoin("/c"), method="POST", body=b"1")
         yield Request(response.urljoin("/d"))
 
     def parse_item(self, response, number=0):
@@ -98,7 +88,7 @@ def failing(lab_of: LabOf) -> Lab:
     pages = dict.fromkeys(("/a", "/b", "/c"), (ERROR, page()))
     lab = lab_of({"/": page(), **pages, "/d": page(), "/e": page()})
     lab.crawl(FAILING, **NO_RETRIES)
-    assert bloom(lab, "failed", "--json", spider=FAILING).json["failed"] == 3
+    assert bloom(lab, "pending", "--json", spider=FAILING).json["failed"] == 3
     return lab
 
 
@@ -106,49 +96,28 @@ def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> N
     """Whatever its key, version, method and callback; other URLs may be given, too."""
     assert failing.crawl(FAILING).hits == EACH_RUN  # it waits
     done = recrawl(failing, "--failed", "/a", "/e", "--json", spider=FAILING)
-    assert (done.json["due"], done.json["left"], len(done.json["urls"])) == (3, 1, 4)
-    assert bloom(failing, "failed", "--json", spider=FAILING).json["failed"] == 0
+    assert (done.json["retried"], done.json["ready"], done.json["none"]) == (3, 1, 0)
     last = failing.crawl(FAILING)
     assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c", "/e"])
     assert last.stats["GET 7"] == 1
     assert not failing.claims()
 
 
-def test_all_that_failed_goes_to_another_callback(failing: Lab) -> None:
-    """Here no page links it first: then it would go where that link goes."""
-    recrawl(failing, "--failed", "--callback", "parse_item", spider=FAILING)
-    last = failing.crawl(FAILING, LINKS=False)
-    assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c"])
-    assert (last.stats["GET 0"], last.stats["POST 0"]) == (2, 1)
-
-
 def test_pages_that_failed_for_good_are_counted(failing: Lab) -> None:
     for claim in failing.claims().values():
         failing.client.hset(claim.key, claim.field, f"{claim.owner} 0.0 1 5 ")
     done = bloom(failing, "recrawl", "--failed", spider=FAILING)
-    assert "3 pages failed and have no request any more" in done.err
+    assert "3 pages failed too often to be kept: give the URLs" in done.out
     assert done.code == 0
 
 
-LOOKING_OFTEN = """
-from scrapy_bloom.crawl import recovery
-
-recovery.LOOK_SECONDS = 0.5
-
-class Own(OddSpider):
-    pass
-"""
-
-
-def test_a_crawl_that_runs_takes_it_over(lab: Lab) -> None:
-    """It looks for free claims every 10 minutes; here more often."""
+def test_a_crawl_that_runs_crawls_it_before_it_ends(lab: Lab) -> None:
     lab.site.pages["/"] = page("/new")
     lab.site.hold_after(1)
     before = lab.site.hits()
-    with lab.start(LOOKING_OFTEN, BLOOM_HEARTBEAT=1) as crawl:
+    with lab.start() as crawl:
         until(lambda: lab.site.held or crawl.is_over, "the new page is asked for")
         recrawl(lab, "/a")
-        until(lambda: lab.site.held == 2 or crawl.is_over, "the other one is asked for, too")
         lab.site.release()
         crawl.wait()
     assert lab.site.hits() - before == EACH_RUN + Counter(["/new", "/a"])
@@ -161,10 +130,7 @@ from scrapy.spiders import CrawlSpider, Rule
 
 class Rules(CrawlSpider):
     name = "odd"
-    rules = [
-        Rule(LinkExtractor(allow="/list"), follow=True),
-        Rule(LinkExtractor(deny="/other"), callback="parse_page", cb_kwargs={"x": 1}, follow=True),
-    ]
+    rules = [Rule(LinkExtractor(), callback="parse_page", cb_kwargs={"x": 1}, follow=True)]
     start = OddSpider.start
 
     def parse_page(self, response, x=0):
@@ -172,24 +138,20 @@ class Rules(CrawlSpider):
 """
 
 
-def test_a_crawl_spider_does_with_a_page_what_its_rules_do_with_a_link(lab: Lab) -> None:
-    """Of a page that no rule matches, only the links are followed."""
-    lab.site.pages |= {"/a": page("/c", "/added"), "/added": page(), "/list": page("/a", "/b")}
-    lab.site.pages |= {"/other": page("/further"), "/further": page()}
-    urls = [lab.site.url + path for path in ("/a", "/list", "/other")]
-    called = bloom(lab, "recrawl", *urls, spider=CRAWL_SPIDER)
-    assert "no rule of spider 'odd' matches 1 of the URLs: only their links are foll" in called.err
+def test_a_method_gets_the_page_of_a_crawl_spider(lab: Lab) -> None:
+    url = f"{lab.site.url}/a"
+    called = bloom(lab, "recrawl", url, spider=CRAWL_SPIDER)
+    assert (called.code, "--callback" in called.err) == (2, True), "it has no method parse"
+    called = bloom(lab, "recrawl", url, "--callback", "parse_page", spider=CRAWL_SPIDER)
+    assert (called.code, called.err) == (0, "")
     done = lab.crawl(CRAWL_SPIDER)
-    assert done.hits == EACH_RUN + Counter(["/a", "/list", "/added", "/other", "/further"])
-    parsed = {name for name in done.stats if "parsed" in name}
-    assert parsed == {"parsed a 1", "parsed added 1", "parsed further 1"}
+    assert done.hits == EACH_RUN + Counter(["/a"])
+    assert done.stats["parsed a 0"] == 1
     assert not lab.claims()
 
 
-def test_where_nothing_is_read(lab_of: LabOf) -> None:
-    lab, scheduled = lab_of({}), {"BLOOM_REMEMBER": "scheduled"}
-    done = bloom(lab, "recrawl", "https://example.com/a", **scheduled)
+def test_scheduled_urls_have_no_pending_requests(lab_of: LabOf) -> None:
+    settings = {"BLOOM_REMEMBER": "scheduled"}
+    done = bloom(lab_of({}), "recrawl", "https://example.com/a", **settings)
     assert (done.code, done.out) == (2, "")
-    assert 'BLOOM_REMEMBER is "scheduled"' in done.err
-    done = bloom(lab, "--version", **scheduled)
-    assert (done.code, done.out) == (0, f"scrapy-bloom {__version__}\n")
+    assert 'BLOOM_REMEMBER = "scheduled"' in done.err
