@@ -1,174 +1,207 @@
-"""Schedules: against a calendar walked by other means, and what users are told."""
+"""Lengths of time, and schedules against a calendar that is walked by other means."""
 
-import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from dateutil.relativedelta import relativedelta
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from support.strategies import MOST, spans
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import (
-    HALF_MONTHS,
-    MAX_GENERATIONS,
-    RUNS,
-    SECONDS,
-    Schedule,
-    Span,
-    parse_span,
-    usual_period,
-)
+from scrapy_bloom.bloom.model.schedule import DAY, MAX_GENERATIONS, MAX_YEARS, Schedule, Span
 
-NAME = "`window`"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEAP_DAY = int(datetime(2028, 2, 29, tzinfo=UTC).timestamp())
 times = st.integers(0, 2**37) | st.integers(0, 2**32)
+spans = st.builds(Span, st.integers(1, 24 * MAX_YEARS), st.just(True)) | st.builds(
+    Span, st.integers(1, 366 * MAX_YEARS * DAY)
+)
 
 
 @st.composite
-def schedules(draw: st.DrawFn, units: tuple[str, ...] = (HALF_MONTHS, SECONDS)) -> Schedule:
-    unit = draw(st.sampled_from(units))
+def schedules(draw: st.DrawFn) -> Schedule:
     generations = draw(st.integers(1, MAX_GENERATIONS))
-    period = draw(st.integers(1, MOST[unit] // generations))
-    return Schedule(Span(period * generations, unit), Span(period, unit))
+    in_months = draw(st.booleans())
+    most = (24 if in_months else 366 * DAY) * MAX_YEARS
+    period = draw(st.integers(1, most // generations))
+    return Schedule(Span(period * generations, in_months), Span(period, in_months))
 
 
-@st.composite
-def shifts(draw: st.DrawFn) -> tuple[int, int]:
-    parts = draw(st.integers(1, 16_384))
-    return draw(st.integers(0, parts - 1)), parts
-
-
-def schedule_of(window: str, period: str | None = None) -> Schedule:
-    return Schedule.of(parse_span("w", window), parse_span("p", period) if period else None)
-
-
-def advice(window: Span, period: Span | None) -> tuple[str, list[Span]]:
-    """Return a message about a bad schedule, and the periods that it suggests."""
-    with pytest.raises(ConfigurationError) as caught:
-        Schedule.of(window, period)
-    message = str(caught.value)
-    shown = period or usual_period(window)
-    assert f'`window` = "{window}"' in message
-    assert f'`period` = "{shown}"' in message
-    told = message.split("set `period` to ")[1]
-    return message, [parse_span("suggestion", text) for text in re.findall(r'"([^"]+)"', told)]
-
-
-# --- which forget earlier
+# -- lengths of time --
 
 
 @pytest.mark.parametrize(
-    ("new", "old", "earlier"),
+    ("value", "span", "text"),
     [
-        (("6 months", None), ("6 months", None), False),
-        (("5 months", None), ("6 months", None), True),
-        # Up to 3 months after it was seen, and not 5 at least.
-        (("6 months", "3 months"), ("6 months", "1 month"), True),
-        (("6 months", "1 month"), ("6 months", "3 months"), False),
-        (("60 days", "30 days"), ("2 months", None), True),
-        (("62 days", "31 days"), ("2 months", None), False),
-        (("2 runs", None), ("3 runs", None), True),
-        (("64 runs", None), ("1 day", None), True),
+        ("5 months", Span(10, in_months=True), "5 months"),
+        ("1 Month", Span(2, in_months=True), "1 month"),
+        ("1 half-month", Span(1, in_months=True), "1 half-month"),
+        ("18months", Span(36, in_months=True), "18 months"),
+        ("24 months", Span(48, in_months=True), "2 years"),
+        (" 36   HOURS ", Span(36 * 3600), "36 hours"),
+        ("6 weeks", Span(42 * DAY), "6 weeks"),
+        ("90 minutes", Span(5400), "90 minutes"),
+        ("1 second", Span(1), "1 second"),
+        (timedelta(days=2), Span(2 * DAY), "2 days"),
+        (Span(7), Span(7), "7 seconds"),
     ],
 )
-def test_which_schedules_forget_earlier(
-    new: tuple[str, str | None], old: tuple[str, str | None], earlier: bool
-) -> None:
-    assert schedule_of(*new).forgets_earlier(schedule_of(*old)) is earlier
+def test_what_is_a_length_of_time(value: object, span: Span, text: str) -> None:
+    assert Span.parse(value) == span
+    assert str(span) == text
 
 
-# --- which windows and periods go together
+@given(spans)
+def test_the_text_of_a_length_of_time_is_read_back(span: Span) -> None:
+    assert Span.parse(str(span)) == span
+
+
+def test_a_number_without_a_unit_is_an_error_that_shows_two_right_values() -> None:
+    for value in ("2", 2):
+        with pytest.raises(ConfigurationError, match=r'Do you mean "2 days" or "2 months"\?'):
+            Span.parse(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "month", "five months", "5 fortnights", "-5 days", "5 m", "1.5 days", "1 day 2", None, 1.5]
+    + ["0 days", "0 months", "101 years", "9999999999 days", "9" * 5000, timedelta(-1), []],
+)
+def test_anything_else_is_an_error_that_names_it(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"^A length of time is .*not .") as caught:
+        Span.parse(value)
+    assert f"{value!r:.60}" in str(caught.value)
+
+
+@given(st.text() | st.from_regex(r"[0-9]{0,14} ?[a-z-]{0,9}s?"))
+def test_any_text_is_a_length_of_time_or_an_error(text: str) -> None:
+    try:
+        span = Span.parse(text)
+    except ConfigurationError:
+        return
+    assert Span.parse(str(span)) == span
+
+
+# -- windows and periods --
 
 
 @pytest.mark.parametrize(
     ("window", "period"),
-    [("5 months", "1 month"), ("60 days", "30 days"), ("7 s", "7 s"), ("7 runs", "1 run")],
+    [
+        ("1 month", "1 half-month"),
+        ("2 months", "1 month"),
+        ("5 months", "1 month"),
+        ("1 year", "1 month"),
+        ("5 years", "1 month"),
+        ("10 years", "2 months"),
+        ("100 years", "20 months"),
+        ("2 days", "1 day"),
+        ("60 days", "30 days"),
+        ("7 seconds", "7 seconds"),
+        ("1 half-month", "1 half-month"),
+    ],
 )
 def test_default_periods(window: str, period: str) -> None:
-    schedule = schedule_of(window)
-    assert schedule == schedule_of(window, period)
-    assert str(schedule) == f"{window} (rotated every {period})".replace(" s", " seconds")
+    schedule = Schedule.of(window)
+    assert schedule == Schedule.of(window, period)
+    assert schedule.generations <= MAX_GENERATIONS
+    assert str(schedule) == window
+
+
+@given(spans)
+def test_every_window_has_a_default_period(window: Span) -> None:
+    schedule = Schedule.of(window)
+    assert schedule.window == window
+    assert 1 <= schedule.generations <= MAX_GENERATIONS
 
 
 @pytest.mark.parametrize(
-    ("window", "period", "periods"),
-    [
-        ("5 months", "4 weeks", '"5 months" or "1 month"'),
-        ("1 week", "5 hours", '"6 hours", "4 hours" or "7 hours"'),
-        ("10 years", None, '"2 months", "3 months" or "4 months"'),
-    ],
+    ("window", "period"),
+    [("5 months", "4 weeks"), ("1 week", "5 hours"), ("65 days", "1 day"), ("1 day", "2 days")],
 )
-def test_what_does_not_go_together_and_what_would(
-    window: str, period: str | None, periods: str
-) -> None:
-    message, _ = advice(parse_span(NAME, window), parse_span(NAME, period) if period else None)
-    rule = "the window is a multiple of the period, up to 64 times, in the same unit"
-    assert message.endswith(f"{rule}; set `period` to {periods}")
+def test_a_window_and_a_period_that_do_not_fit_are_an_error(window: str, period: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"`window` = .* isn't 1 to 64 times `period`"):
+        Schedule.of(window, period)
 
 
-@given(spans, st.none() | spans)
-@example(Span(2390, HALF_MONTHS), Span(798, HALF_MONTHS))
-@example(Span(7919, SECONDS), Span(7907, SECONDS))
-@example(Span(1_000_000, RUNS), Span(999_999, RUNS))
-@example(Span(2, HALF_MONTHS), Span(1, SECONDS))
-def test_every_suggestion_works(window: Span, period: Span | None) -> None:
-    wanted = period or usual_period(window)
-    fits = window.unit == wanted.unit and window.count % wanted.count == 0
-    if fits and window.count // wanted.count <= MAX_GENERATIONS:
-        assert Schedule.of(window, period).period == wanted
+def test_a_period_needs_a_window() -> None:
+    with pytest.raises(ConfigurationError, match="`period` needs a `window`"):
+        Schedule.of(None, "1 day")
+    assert Schedule.of("never") == Schedule.of(None) == Schedule()
+    assert (Schedule().bounds(7), Schedule().forgets(7), str(Schedule())) == ((0, 0), 0, "never")
+
+
+@given(schedules() | st.just(Schedule()))
+def test_the_text_of_a_schedule_is_read_back(schedule: Schedule) -> None:
+    assert Schedule.parse(schedule.text) == schedule
+
+
+@given(st.text())
+def test_any_text_is_a_schedule_or_an_error(text: str) -> None:
+    try:
+        schedule = Schedule.parse(text)
+    except ConfigurationError:
         return
-    _, periods = advice(window, period)
-    assert periods
-    for other in periods:
-        assert Schedule.of(window, other).generations <= MAX_GENERATIONS
+    assert Schedule.parse(schedule.text) == schedule
 
 
-# --- periods
+# -- periods --
 
 
 @given(schedules(), times)
-@example(schedule_of("1 month"), LEAP_DAY)
-@example(schedule_of("5 months", "1 month"), LEAP_DAY)
-@example(schedule_of("100 years", "100 years"), 2**37)
+@example(Schedule.of("1 month"), LEAP_DAY)
+@example(Schedule.of("5 months"), LEAP_DAY)
+@example(Schedule.of("100 years", "100 years"), 2**37)
 def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> None:
-    """Walking from 1970 by relativedelta, from the number of the period that was returned."""
+    assert schedule.period is not None
+    count, starts, ends = schedule.period.count, *schedule.bounds(time)
+    assert starts <= time < ends
+    if not schedule.period.in_months:
+        assert (starts % count, ends) == (0, starts + count)
+        return
+    first, second = (EPOCH + timedelta(seconds=end) for end in (starts, ends))
+    assert first.day == (1 if count % 2 == 0 else first.day)
+    whole = relativedelta(months=count // 2)
+    if count % 2 == 0:
+        assert second == first + whole
+    else:
+        assert {first.day, second.day} == {1, 16}
+        assert second == (first + whole).replace(day=16) + relativedelta(months=first.day == 16) + (
+            timedelta(days=-15) if first.day == 16 else timedelta()
+        )
 
-    def begin(number: int) -> datetime:
-        count = number * schedule.period.count
-        if schedule.period.unit == SECONDS:
-            return EPOCH + timedelta(0, count)
-        moment: datetime = EPOCH + relativedelta(months=count // 2)
-        return moment + timedelta(days=15 * (count % 2))
 
-    index = schedule.index(time)
-    for number in (index, index + 1, index + schedule.generations):
-        assert EPOCH + timedelta(seconds=schedule.start(number)) == begin(number)
-    assert begin(index) <= EPOCH + timedelta(seconds=time) < begin(index + 1)
-
-
-@given(schedules(), times, shifts())
-@example(schedule_of("1 month", "1 month"), 0, (1, 2))
-@example(schedule_of("100 years", "100 years"), 0, (16_383, 16_384))
-@example(schedule_of("100 years", "100 years"), 2**37, (16_383, 16_384))
-@example(schedule_of("1 s"), 0, (3, 7))
-def test_every_time_lies_in_its_period(
-    schedule: Schedule, time: int, shift: tuple[int, int]
+@given(schedules(), times)
+@example(Schedule.of("1 month"), LEAP_DAY)
+def test_urls_are_forgotten_between_a_window_less_a_period_and_a_window(
+    schedule: Schedule, time: int
 ) -> None:
-    index = schedule.index(time, *shift)
-    assert schedule.start(index, *shift) <= time < schedule.start(index + 1, *shift)
-    assert index in {schedule.index(time), schedule.index(time) - 1}
+    assert schedule.window is not None
+    assert schedule.period is not None
+    ends = schedule.bounds(time)[1]
+    forgets = schedule.forgets(ends)
+    if not schedule.period.in_months:
+        least = schedule.window.count - schedule.period.count
+        assert time + least < forgets <= time + schedule.window.count
+        return
+    assume(schedule.window.count % 2 == 0)
+    seen = EPOCH + timedelta(seconds=time)
+    assert EPOCH + timedelta(seconds=forgets) <= seen + relativedelta(
+        months=schedule.window.count // 2
+    )
+    first = EPOCH + timedelta(seconds=schedule.bounds(time)[0])
+    assert EPOCH + timedelta(seconds=forgets) == first + relativedelta(
+        months=schedule.window.count // 2
+    )
 
 
-def test_when_a_url_is_new_again_in_words() -> None:
-    assert schedule_of("2 days", "12 hours").age == "36 hours to 2 days later"
-    assert schedule_of("1 month", "1 month").age == "at most 1 month later"
-    assert schedule_of("3 runs", "1 run").age == "3 runs later"
-    assert schedule_of("4 runs", "2 runs").age == "3 to 4 runs later"
+def test_months_rotate_on_the_1st_and_half_months_on_the_1st_and_the_16th() -> None:
+    def starts(window: str, *day: int) -> str:
+        start = Schedule.of(window).bounds(int(datetime(*day, tzinfo=UTC).timestamp()))[0]
+        return str((EPOCH + timedelta(seconds=start)).date())
 
-
-def test_runs_have_no_times() -> None:
-    with pytest.raises(ValueError, match="begins at no known time"):
-        schedule_of("3 runs").start(0)
+    assert starts("1 month", 2028, 2, 15) == "2028-02-01"
+    assert starts("1 month", 2028, 2, 16) == "2028-02-16"
+    assert starts("1 month", 2028, 2, 29) == "2028-02-16"
+    assert starts("2 months", 2028, 2, 29) == "2028-02-01"
+    assert starts("6 months", 2028, 12, 31) == "2028-12-01"
