@@ -1,0 +1,142 @@
+"""What a user asks of a filter, beside what is stored: unset is as stored, the rest is checked."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.spec import Options, Spec
+
+NEVER = Schedule()
+STORED = Spec(
+    id="a1",
+    blocks=4,
+    seeds=(5, 7, 11),
+    ring="write-newest",
+    counting=False,
+    capacity=1000,
+    error_rate=1e-4,
+)
+FIELDS = json.loads(STORED.dump())
+
+
+def test_a_new_filter_is_what_was_asked_for() -> None:
+    usual = Options().create(NEVER)
+    assert (usual.blocks, usual.ring, usual.counting) == (16, "write-newest", False)
+    assert (usual.capacity, usual.error_rate) == (1_000_000, 1e-5)
+    assert usual.seeds != Options().create(NEVER).seeds
+    assert usual.id != Options().create(NEVER).id
+    wanted = Options(blocks=7, ring="write-all", seeds=(1, 2, 3), capacity=9, error_rate=0.1)
+    made = asdict(wanted.create(NEVER))
+    assert made == {**asdict(wanted), "counting": False, "id": made["id"]}
+
+
+def test_more_generations_and_a_smaller_error_rate_need_more_seeds() -> None:
+    years = len(Options().create(Schedule.of("5 years")).seeds)
+    assert len(Options(error_rate=1e-9).create(NEVER).seeds) > years
+    assert years > len(Options().create(NEVER).seeds)
+    assert len(Options(seeds=3, capacity=10).create(NEVER).seeds) == 3
+
+
+def test_sizes_may_change_and_what_is_not_given_is_as_stored() -> None:
+    assert Options().applied_to(STORED, "k") == STORED
+    same = Options(blocks=4, seeds=(5, 7, 11), ring="write-newest", counting=False)
+    assert same.applied_to(STORED, "k") == STORED
+    assert Options(seeds=3).applied_to(STORED, "k") == STORED
+    sizes: dict[str, Any] = {"capacity": 7, "error_rate": 0.5}
+    assert Options(**sizes).applied_to(STORED, "k") == replace(STORED, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"blocks": 8}, "created with `blocks` = 4, which can't be changed. Remove `blocks`"),
+        ({"seeds": 4}, "`seeds` = 3"),
+        ({"seeds": (5, 7, 12)}, "other seeds"),
+        ({"ring": "write-all"}, "`ring` = 'write-newest'"),
+        ({"counting": True}, "`counting` = False"),
+    ],
+)
+def test_what_is_fixed_and_differs_is_an_error_with_the_fix(
+    asked: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FilterMismatchError, match=f"^The filter 'k' .*{message}"):
+        Options(**asked).applied_to(STORED, "k")
+
+
+BAD: dict[str, list[Any]] = {
+    "capacity": [0, -1, 10**13 + 1, 1.5, True, "many"],
+    "error_rate": [0, 1, 1.0, -0.1, float("nan"), True, "high"],
+    "blocks": [0, 16_385, 2.5, True],
+    "seeds": [0, 65, "7", (), (1, 1), (-1,), (2**32,), (True,), tuple(range(65))],
+    "ring": ["write-some", 1, []],
+    "counting": [1, "yes", []],
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_value_out_of_its_range_is_an_error_that_names_it(name: str) -> None:
+    for value in BAD[name]:
+        with pytest.raises(ConfigurationError, match=name):
+            Options(**{name: value})
+
+
+def test_seeds_are_secret() -> None:
+    assert "11" not in repr(STORED)
+    with pytest.raises(ConfigurationError) as caught:
+        Options(seeds=(987_654_321, 987_654_321))
+    assert "987654321" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="'write-all' can't be combined"):
+        Options(counting=True, ring="write-all")
+
+
+def test_a_spec_reads_what_it_writes() -> None:
+    for spec in (STORED, Options(counting=True).create(NEVER)):
+        assert Spec.parse(spec.dump()) == spec
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: value} for name in BAD for value in (None, [], "x", -1)),
+        *({"id": ""}, {"id": 7}, {"id": "a b"}, {"more": 1}, {"seeds": [1, 1]}),
+    ],
+    ids=str,
+)
+def test_a_damaged_spec_is_an_error(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="its spec is damaged"):
+        Spec.parse(json.dumps({**FIELDS, **change}))
+
+
+def test_a_spec_of_another_version_is_named_as_such() -> None:
+    with pytest.raises(ValueError, match="written by another version"):
+        Spec.parse(json.dumps({**FIELDS, "format": 5}))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.text() | values.map(json.dumps) | st.integers(1, 10**5).map(lambda n: "[" * n))
+def test_any_text_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Spec.parse(text)
+
+
+@given(st.dictionaries(st.sampled_from([*FIELDS, "x"]), values, min_size=1, max_size=3))
+def test_any_fields_are_a_spec_that_makes_layers_or_an_error(change: dict[str, Any]) -> None:
+    try:
+        spec = Spec.parse(json.dumps({**FIELDS, **change}))
+    except ValueError:
+        return
+    layer = spec.first_layer(Schedule.of("2 months"), 0, 2_678_400, 0)
+    assert 0 < layer.memory <= 512 << 20
+    assert spec.next_layer(NEVER, layer).capacity > 0
