@@ -17,7 +17,7 @@ URLS = [f"https://example.com/item/{i}".encode() for i in range(50_000)]
 
 
 def test_golden_vectors() -> None:
-    """What stored filters have; a change here needs a new `header.FORMAT`."""
+    """What stored filters have; a change here needs a new ``spec.FORMAT``."""
     hasher = Hasher(seeds=(5, 7, 11), blocks=16)
     golden = {
         b"": (7, [510812, 856779, 687698]),

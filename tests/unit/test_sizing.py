@@ -45,19 +45,11 @@ def test_predicted_rate_is_exact(n: int, bits: int, k: int) -> None:
     assert predicted_error_rate(n, bits, k) == pytest.approx(float(exact), rel=1e-11)
 
 
-@given(
-    st.integers(1, 10**7),
-    st.floats(1e-9, 0.5),
-    st.integers(1, 300),
-    st.integers(1, 64),
-    st.booleans(),
-)
-def test_plan_keeps_the_error_rate(
-    n: int, p: float, blocks: int, tested: int, growing: bool
-) -> None:
-    """Of all generations that are tested; where layers may follow, half of it is theirs."""
-    planned = plan(n, p, tested=tested, growing=growing, blocks=blocks)
-    share = p / 2 if growing else p
+@given(st.integers(1, 10**7), st.floats(1e-9, 0.5), st.integers(1, 300), st.integers(1, 64))
+def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int, tested: int) -> None:
+    """Of all generations that are tested; half of it is for layers that may follow."""
+    planned = plan(n, p, tested=tested, blocks=blocks)
+    share = p / 2
     rate = predicted_error_rate(n / blocks, planned.num_bits, planned.num_hashes)
     assert any_of([rate] * tested) <= share * (1 + 1e-9)
     full = predicted_error_rate(planned.block_capacity, planned.num_bits, planned.num_hashes)
@@ -85,7 +77,7 @@ def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
 @given(st.floats(1e-12, 0.999), st.integers(1, 64), st.integers(1, 64))
 def test_layers_of_all_generations_share_one_error_rate(p: float, tested: int, layers: int) -> None:
     """However many layers there are: the sum of their shares is what was asked for, at most."""
-    rates = [layer_error_rate(p, tested, index, growing=True) for index in range(layers)]
+    rates = [layer_error_rate(p, tested, index) for index in range(layers)]
     assert rates == sorted(rates, reverse=True)
     assert math.fsum(rates) * tested == pytest.approx(p * layers / (layers + 1))
     assert any_of(rates * tested) <= p
