@@ -1,83 +1,42 @@
-"""Claims on a server with little memory: they are bounded, and end on a server that is full."""
-
-import secrets
+"""Claims on a server that is out of memory: no others are made, and those that are there end."""
 
 import pytest
-import redis
+from support.loops import in_loop
+from support.outages import full
+from support.servers import Server
+from support.workers import Worker, claimed, page, recorded
 
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.errors import ServerFullError
-from scrapy_bloom.bloom.protocol import claim_protocol, worker_protocol
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+from scrapy_bloom.crawl.writer import Op, OpKind
 
-MINE, MINE_UNKEPT, UNKEPT, NEW = Verdict.MINE, Verdict.MINE_UNKEPT, Verdict.UNKEPT, Verdict.NEW
-
-#: Bytes of a request.
-REQUEST = "x" * 2_000
+pytestmark = pytest.mark.usefixtures("short_retries")
 
 
-@pytest.fixture
-def bloom(client: redis.Redis) -> BloomFilter:
-    bloom = BloomFilter(client, "shop", blocks=4, capacity=10_000)
-    bloom.open()
-    return bloom
+def end(worker: Worker, kind: OpKind, *numbers: int) -> None:
+    for number in numbers:
+        key = worker.crawl._context.identity.key(page(number))
+        worker.crawl._writer.put(Op(kind, key))
 
 
-def take(bloom: BloomFilter, items: list[bytes], memory: int, request: str = REQUEST) -> str:
-    nonce = secrets.token_hex(4)
-    requests = [request] * len(items)
-    return "".join(
-        bloom.run(
-            lambda session: claim_protocol.claim(
-                session, items, requests, "me", nonce, memory=memory
-            )
-        )
-    )
+@in_loop
+async def test_pages_that_end_are_noted_once_there_is_memory_again(own_server: Server) -> None:
+    async with Worker(own_server.url) as worker:
+        assert not any(worker.sees(number) for number in range(10))
+        with full(own_server):
+            assert not worker.sees(10)
+            end(worker, OpKind.CONFIRM, *range(5), 10)
+            end(worker, OpKind.RELEASE, *range(5, 8))
+            assert worker.stat("outages") == 1
+        await worker.found_again()
+    assert (recorded(own_server), claimed(own_server)) == (6, 2)
 
 
-def used(client: redis.Redis) -> int:
-    return sum(client.memory_usage(key, samples=0) or 0 for key in client.keys("*:claims"))
-
-
-def test_claims_keep_their_requests_up_to_a_limit(bloom: BloomFilter, client: redis.Redis) -> None:
-    items, limit = [b"%d" % number for number in range(2_000)], 1 << 20
-    verdicts = "".join(
-        take(bloom, items[start : start + 50], limit) for start in range(0, 2_000, 50)
-    )
-    assert set(verdicts) == {NEW, UNKEPT}
-    # The rest are claims alone, of about 150 bytes. The estimate is from a few claims.
-    assert 0.7 * limit < verdicts.count(NEW) * len(REQUEST) < 1.6 * limit
-    assert used(client) < 1.6 * limit + 2_000 * 200
-    again = take(bloom, items, limit)
-    assert all(
-        {NEW: MINE, UNKEPT: MINE_UNKEPT}[Verdict(a)] == b
-        for a, b in zip(verdicts, again, strict=True)
-    )
-
-
-def test_there_is_room_again_when_claims_end(bloom: BloomFilter) -> None:
-    limit = 200_000
-    first = [b"%d" % number for number in range(1_000)]
-    assert UNKEPT in take(bloom, first, limit)
-    bloom.run(lambda session: claim_protocol.release(session, first))
-    assert take(bloom, [b"next"], limit) == NEW
-
-
-def test_on_a_full_server_claims_end_and_no_others_are_made(
-    bloom: BloomFilter, client: redis.Redis
-) -> None:
-    items = [b"%d" % number for number in range(10)]
-    take(bloom, items, 0)
-    client.config_set("maxmemory", "1")
-    try:
-        another = BloomFilter(client, "shop")
-        another.open()
-        with pytest.raises(ServerFullError, match="out of memory"):
-            take(another, [b"more"], 0)
-        assert another.run(lambda session: claim_protocol.hold(session, items, "other", "n"))
-        assert another.run(lambda session: claim_protocol.release(session, items, "other")) == 10
-        found = another.run(lambda session: worker_protocol.heartbeat(session, "w1 {}", 60))
-        assert found.entries["w1 {}"] == str(found.now + 60)
-        another.run(lambda session: worker_protocol.remove_workers(session, {"w1 {}": ""}, "n"))
-    finally:
-        client.config_set("maxmemory", "0")
+@in_loop
+async def test_claims_end_on_a_full_server(own_server: Server) -> None:
+    """Else it would stay full."""
+    async with Worker(own_server.url) as worker:
+        assert not any(worker.sees(number) for number in range(10))
+        with full(own_server):
+            end(worker, OpKind.RELEASE, *range(9))
+            await worker.crawl._writer.flush()
+            assert worker.stat("outages") == 0
+            assert claimed(own_server) == 1

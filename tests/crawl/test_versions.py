@@ -1,108 +1,46 @@
-"""``meta["bloom_version"]``: real crawls of pages that change, and of pages that fail."""
+"""Pages that are crawled again when they have changed, by ``meta["bloom_key"]``."""
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
-import pytest
-from scrapy import Request
-from scrapy.utils.request import fingerprint
-from support.dupefilters import URL, Make
-from support.odd_site import Lab, LabOf, Reply, moved, page
-
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.fingerprinter import versioned
+from support.odd_site import ERROR, Lab, LabOf, Reply, page
 
 SPIDER = """
 class VersionSpider(OddSpider):
-    custom_settings = {"RETRY_TIMES": 1, "CONCURRENT_REQUESTS": 2}
+    custom_settings = {"RETRY_ENABLED": False, "BLOOM_RETRY_AFTER": "3 seconds"}
 
     def parse(self, response):
-        for number, link in enumerate(response.css("a")):
-            meta = {f"bloom_{name}": link.attrib[name] for name in ("version", "key", "window")
-                    if name in link.attrib}
-            yield response.follow(link, meta=meta, priority=-number)
+        for link in response.css("a[version]"):
+            url = response.urljoin(link.attrib["href"])
+            yield Request(url, meta={"bloom_key": f"{url} {link.attrib['version']}"})
 """
 
 
-def listing(versions: Mapping[str, str], *links: str) -> Reply:
-    """Return a page that links others with a version each, and then some without."""
-    listed = (f'<a href="{path}" version="{version}">' for path, version in versions.items())
-    return Reply(links, text="".join(listed))
+def listing(versions: Mapping[str, int]) -> Reply:
+    """Return a page that links others with a version each."""
+    links = (f'<a href="{path}" version="{version}">' for path, version in versions.items())
+    return Reply(text="".join(links))
 
 
-def recorded(lab: Lab, path: str, version: str = "") -> bool:
-    """Whether a version is recorded; without one, whether the page is."""
-    item = fingerprint(Request(lab.site.url + path))
-    return (versioned(item, version.encode()) if version else item) in BloomFilter(
-        lab.client, "odd:bloom"
-    )
+def fetched(lab: Lab, **versions: int) -> Counter[str]:
+    """Return what a crawl fetches beyond the start page."""
+    lab.site.pages["/"] = listing({f"/{name}": version for name, version in versions.items()})
+    return lab.crawl(SPIDER).hits - Counter(["/"])
 
 
-# -- what is fetched --
+def test_new_and_changed_pages_are_fetched_and_no_others(lab_of: LabOf) -> None:
+    lab = lab_of({"/a": page(), "/b": page(), "/c": page()})
+    assert fetched(lab, a=1, b=1) == {"/a": 1, "/b": 1}
+    assert fetched(lab, a=1, b=2, c=1) == {"/b": 1, "/c": 1}
+    assert fetched(lab, a=2, b=2, c=1) == {"/a": 1}
+    assert fetched(lab, a=1, b=2, c=1) == {}, "the old version is remembered"
 
 
-def fetched(lab: Lab, versions: Mapping[str, str], *links: str) -> Counter[str]:
-    """Return what a crawl fetches beyond the start page, which lists versions."""
-    lab.site.pages = {**lab.site.pages, "/": listing(versions, *links)}
-    done = lab.crawl(SPIDER)
-    assert "] ERROR: " not in done.log
-    return done.hits - Counter(["/"])
-
-
-def test_a_redirect_keeps_the_version(lab_of: LabOf) -> None:
-    """Else the target of a page that has changed would be a duplicate."""
-    lab = lab_of({"/a": moved("/b"), "/b": page()})
-    for version in ("1", "2"):
-        assert fetched(lab, {"/a": version}) == {"/a": 1, "/b": 1}
-        assert fetched(lab, {"/a": version, "/b": version}, "/a", "/b") == {}
-    assert all(recorded(lab, path, version) for path in ("/a", "/b") for version in ("1", "2", ""))
-
-
-# -- a dupefilter alone --
-
-
-def request(version: object = None, url: str = URL, **meta: Any) -> Request:
-    return Request(url, meta=meta if version is None else {"bloom_version": version, **meta})
-
-
-def test_a_version_is_new_once_and_the_page_without_one_is_seen(make: Make) -> None:
-    """Under "crawled", the simulator compares each run with a model."""
-    for links, new in (
-        ("a1 b1 c", "a1 b1 c"),
-        ("a1 b2 a b c", "b2"),
-        ("a2 b1", "a2"),  # version 1 is remembered
-        ("a b c", ""),
-        ("c1", "c1"),  # it was seen without a version
-    ):
-        worker = make()
-        found = [
-            link
-            for link in links.split()
-            if not worker.request_seen(request(link[1:] or None, f"{URL}/{link[0]}"))
-        ]
-        assert found == new.split()
-
-
-def test_a_version_that_is_none_is_warned_about_once_and_ignored(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    dupefilter = make()
-    for number, version in enumerate(["", "x" * 201, b"1", 7, ["1"]]):
-        url = f"{URL}&d={number}"
-        assert not dupefilter.request_seen(request(version, url))
-        assert dupefilter.request_seen(Request(url)), "as without a version"
-        assert dupefilter.request_seen(request(version, url))
-    lines = [line for line in caplog.messages if "meta['bloom_version'] is " in line]
-    assert len(lines) == 1
-    assert lines[0].endswith("[bloom-bad-version]")
-    assert "is empty in" in lines[0]
-
-
-def test_start_requests_ignore_versions_unless_they_are_remembered(make: Make) -> None:
-    for _ in range(2):
-        assert not make().request_seen(request("1", is_start_request=True))
-    lasting = {"BLOOM_START_RECRAWL_AFTER": "default"}
-    for version, expected in (("1", False), ("1", True), ("2", False)):
-        seen = make(**lasting).request_seen(request(version, is_start_request=True))
-        assert seen is expected
+def test_a_changed_page_that_fails_is_crawled_again(lab_of: LabOf) -> None:
+    lab = lab_of({"/a": (page(), ERROR, page())})
+    assert fetched(lab, a=1) == {"/a": 1}
+    assert fetched(lab, a=2) == {"/a": 1}
+    lab.wait_until_due()
+    assert fetched(lab, a=2) == {"/a": 1}
+    assert fetched(lab, a=2) == {}
+    assert not lab.claims()
