@@ -12,10 +12,8 @@ from benchmarks import (
     items,
     latency,
     library,
-    lockstep,
     memory,
     size,
-    throughput,
 )
 from benchmarks.page import PAGE, Kept, Results, write
 from benchmarks.report import Outcome, console
@@ -46,12 +44,10 @@ def benchmarks(charts: Path) -> dict[str, Benchmark]:
         "crawl": partial(crawl.run, plot=charts / "crawl.svg"),
         "documentation": crawl.run_documentation,
         "items": items.run,
-        "throughput": throughput.run,
         "size": partial(size.run, plot=charts / "size.svg"),
         "library": library.run,
         "latency": latency.run,
         "memory": memory.run,
-        "lockstep": lockstep.run,
     }
 
 

@@ -24,12 +24,15 @@ from scrapy.utils.test import get_crawler
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.servers import Server, find_servers, start_cluster
 
+from scrapy_bloom import BloomFilter
+
 __all__ = [
     "CLASSES",
     "Contestant",
     "Server",
     "Traffic",
     "build",
+    "filter_of",
     "found_servers",
     "request",
     "servers",
@@ -97,18 +100,26 @@ def build(name: str, redis_url: str, *, hiredis: bool = True) -> Contestant:
         redis_url: the server.
         hiredis: use hiredis (redis-py's default where it is installed); else redis-py's own code.
     """
-    crawler: Crawler = get_crawler(BenchSpider, {"REDIS_URL": redis_url})
+    # "crawled" needs an event loop, which only some benchmarks have.
+    settings = {"REDIS_URL": redis_url, "BLOOM_REMEMBER": "scheduled"}
+    crawler: Crawler = get_crawler(BenchSpider, settings)
     crawler.spider = BenchSpider.from_crawler(crawler)
     with contextlib.redirect_stdout(io.StringIO()):  # one of them prints its settings
         dupefilter = load_object(CLASSES[name]).from_spider(crawler.spider)
     if name == "scrapy-bloom":
-        client = dupefilter.filters.connection.client  # PING goes over the same connection
+        client = filter_of(dupefilter).client  # PING goes over the same connection
         fingerprint = crawler.request_fingerprinter.fingerprint
     else:
         client, fingerprint = dupefilter.server, dupefilter.request_fingerprint
     if not hiredis:
         _without_hiredis(client.connection_pool)
     return Contestant(name, dupefilter, client, fingerprint)
+
+
+def filter_of(dupefilter: Any) -> BloomFilter:
+    """Return our filter."""
+    bloom: BloomFilter = dupefilter._crawl._server.bloom  # noqa: SLF001 - what is measured
+    return bloom
 
 
 def _without_hiredis(pool: redis.ConnectionPool) -> None:

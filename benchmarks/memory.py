@@ -13,7 +13,16 @@ from itertools import islice
 
 import redis
 
-from benchmarks.contestants import CLASSES, Contestant, Server, build, request, servers, url
+from benchmarks.contestants import (
+    CLASSES,
+    Contestant,
+    Server,
+    build,
+    filter_of,
+    request,
+    servers,
+    url,
+)
 from benchmarks.report import Outcome, Table, progress, server_name
 
 BATCH = 5_000
@@ -106,9 +115,7 @@ def _sha1(number: int, *, scrapy: bool) -> "hashlib._Hash":
 
 def _fill_ours(contestant: Contestant, batches: Iterable[list[int]]) -> None:
     for numbers in batches:
-        contestant.dupefilter.filters.default.extend(
-            _sha1(n, scrapy=True).digest() for n in numbers
-        )
+        filter_of(contestant.dupefilter).extend(_sha1(n, scrapy=True).digest() for n in numbers)
 
 
 def _fill_set(contestant: Contestant, batches: Iterable[list[int]]) -> None:
