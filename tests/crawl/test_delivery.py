@@ -1,18 +1,17 @@
 """Pages wait until their items are stored, in real crawls: by feeds, and by pipelines that hold."""
 
 import json
-import signal
 import sqlite3
 import zlib
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.crawling import PLAIN_SCRAPY
-from support.ends import stop, stop_at_once
-from support.odd_site import SHARED_QUEUE, Crawl, Done, Lab, LabOf, tree
+from support.ends import ENDS, stop
+from support.odd_site import Done, Lab, LabOf, tree
 from support.polling import until
 
 PAGES = 40
@@ -30,10 +29,8 @@ from scrapy_bloom import hold
 class Refusing(FileFeedStorage):
     "Refuses one store in three, each in another way."
     stored = 0
-
     def __init__(self, uri, *, feed_options=None):
         super().__init__(uri.removeprefix("refusing:"), feed_options=feed_options)
-
     def store(self, file):
         Refusing.stored += 1
         super().store(file)
@@ -44,11 +41,9 @@ class Refusing(FileFeedStorage):
         if way == 0:
             raise ConnectionError("no storage")
         return self.later() if way == 1 else self.deferred()
-
     async def later(self):
         await asyncio.sleep(0.01)
         raise ConnectionError("no storage, later")
-
     def deferred(self):
         from twisted.internet import reactor
         done = Deferred()
@@ -57,24 +52,19 @@ class Refusing(FileFeedStorage):
 
 class Bulk:
     "Writes seven rows a transaction, in a thread."
-
     def __init__(self, path):
         self.rows, self.path, self.pool = [], path, ThreadPoolExecutor(1)
-
     @classmethod
     def from_crawler(cls, crawler):
         return cls(crawler.settings["ROWS"])
-
     def process_item(self, item, spider=None):
         self.rows.append((item["path"], hold(item)))
         if len(self.rows) >= 7:
             self.flush()
         return item
-
     def flush(self):
         rows, self.rows = self.rows, []
         self.pool.submit(self.write, rows)
-
     def write(self, rows):
         with sqlite3.connect(self.path, timeout=60) as database:
             database.execute("CREATE TABLE IF NOT EXISTS pages (path)")
@@ -83,7 +73,6 @@ class Bulk:
         for _, held in rows:
             held.release()
             held.release()  # nothing
-
     def close_spider(self, spider=None):
         self.flush()
         self.pool.shutdown()
@@ -101,7 +90,6 @@ class Items(OddSpider):
     def parse(self, response):
         yield self.item("/" + response.url.rpartition("/")[2])
         yield from self.links(response)
-
     def item(self, path):
         return {"path": path}
 
@@ -109,7 +97,6 @@ class Odd:
     "Of a feed: takes odd pages only."
     def __init__(self, feed_options):
         pass
-
     def accepts(self, item):
         return int(item["path"][1:] or 0) % 2
 
@@ -130,7 +117,6 @@ class Stranger(FeedExporter):
         exporter = cls(crawler)
         crawler.signals.connect(exporter.export, signals.item_scraped)
         return exporter
-
     def export(self, item, spider):
         return self.item_scraped(item, spider)
 """
@@ -144,6 +130,12 @@ class Full(Items):
         limit = 100_000 if 10 <= self.count < 26 else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         return {"path": path, "text": random.Random(path).randbytes(20_000).hex()}
+"""
+#: Pages with odd numbers have an item.
+SOME = """
+class Some(Items):
+    def item(self, path):
+        return {"path": path} if int(path[1:] or 0) % 2 else None
 """
 #: The item of one page is nothing that JSON can have.
 ODD_ITEM = """
@@ -195,6 +187,7 @@ class Store:
     def rows(self) -> Counter[str]:
         """Return how often each page's item is in the database."""
         with sqlite3.connect(self._rows) as database:
+            database.execute("CREATE TABLE IF NOT EXISTS pages (path)")
             found = Counter(path for (path,) in database.execute("SELECT path FROM pages"))
         database.close()
         return found
@@ -234,35 +227,57 @@ def assert_all(done: Done, store: Store, found: set[str]) -> None:
     assert not done.claims
 
 
-# -- feeds, and crawls that end early --
+# -- crawls that end early --
+
+WAYS: dict[str, dict[str, Any] | None] = {
+    "JSON lines in batches": BATCHES,
+    "a pipeline that writes in bulk": None,
+    "JSON in one file": JSON,
+    "CSV in batches": CSV,
+    "a storage that refuses": BATCHES,
+}
+SLOW = [*WAYS][2:]
 
 
-@pytest.mark.parametrize("given", [{}, {"BLOOM_ITEMS_ONLY": True}])
-def test_a_kill_loses_no_item(store: Store, given: dict[str, Any]) -> None:
-    lab, settings = store.lab, store.settings(BATCHES, **given)
-    lab.kill_midway(11, SPIDER, **settings)
-    stored = {*store.items()}
-    before = lab.recorded()
-    assert before - {"/"} <= stored, "no page is recorded before its item is stored"
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] * (way in SLOW)) for way in WAYS]
+)
+@pytest.mark.parametrize("end", ENDS)
+def test_a_run_that_ends_early_and_a_plain_one_store_all_items(
+    store: Store, end: str, way: str
+) -> None:
+    """Only a run that is killed, or stopped at once, may store items that come again."""
+    lab, feed = store.lab, WAYS[way]
+    settings = bulk(store) if feed is None else store.settings(feed)
+    refusing = store.settings(BATCHES, scheme="refusing:")
+    ENDS[end](lab, SPIDER, **(refusing if way == "a storage that refuses" else settings))
+    assert lab.recorded() - {"/"} <= stored(store, way).keys(), "remembered, and not stored"
     lab.site.release()
     done = lab.crawl(SPIDER, **settings)
-    assert_all(done, store, {*store.items()})
+    assert_all(done, store, {*stored(store, way)})
+    if end not in ("SIGKILL", "SIGINT twice"):
+        assert {path for path, count in stored(store, way).items() if count > 1} <= {"/"}
 
 
-def test_ctrl_c_loses_no_item_and_stores_the_last_batch(store: Store) -> None:
-    lab, settings = store.lab, store.settings(BATCHES)
-    stop(lab, SPIDER, **settings)
-    done = lab.crawl(SPIDER, **settings)
-    assert_all(done, store, {*store.items()})
-    assert {path for path, count in store.items().items() if count > 1} <= {"/"}
+def stored(store: Store, way: str) -> Counter[str]:
+    return store.items() if WAYS[way] else store.rows()
 
 
-def test_ctrl_c_twice_loses_no_item(store: Store) -> None:
-    lab, settings = store.lab, store.settings(BATCHES)
-    stop_at_once(lab, SPIDER, **settings)
-    lab.site.release()
-    done = lab.crawl(SPIDER, **settings)
-    assert_all(done, store, {*store.items()})
+def bulk(store: Store, **settings: Any) -> dict[str, Any]:
+    settings = {"BLOOM_REMEMBER": "crawled", **settings}
+    return {**store.settings(**settings), "ITEM_PIPELINES": '{"odd_spider.Bulk": 1}'}
+
+
+def test_only_pages_with_stored_items_are_remembered(store: Store) -> None:
+    """With BLOOM_ITEMS_ONLY: pages of the listing kind have none."""
+    settings = store.settings(BATCHES, BLOOM_ITEMS_ONLY=True)
+    code = SPIDER + SOME
+    store.lab.kill_midway(11, code, **settings)
+    store.lab.site.release()
+    done = store.lab.crawl(code, **settings)
+    odd = {f"/{number}" for number in range(1, PAGES, 2)}
+    assert done.recorded == {*store.items()} == odd
+    assert not done.claims
 
 
 # -- feeds that misbehave --
@@ -464,101 +479,16 @@ def test_of_too_many_pages_the_oldest_are_left_to_the_next_run(store: Store) -> 
 # -- pipelines that hold --
 
 
-def bulk(store: Store, **settings: Any) -> dict[str, Any]:
-    return {
-        **store.settings(BLOOM_REMEMBER="crawled", **settings),
-        "ITEM_PIPELINES": '{"odd_spider.Bulk": 1}',
-    }
-
-
-def test_a_kill_loses_no_row_of_a_pipeline_that_writes_in_bulk(store: Store) -> None:
-    lab = store.lab
-    lab.kill_midway(12, SPIDER, **bulk(store))
-    lab.site.release()
-    done = lab.crawl(SPIDER, **bulk(store))
-    assert_all(done, store, {*store.rows()})
-
-
 def test_what_a_pipeline_gives_up_has_failed(store: Store) -> None:
     """What it forgets is crawled again, too."""
-    lab = store.lab
     settings = store.settings(BLOOM_REMEMBER="crawled", ITEM_PIPELINES='{"odd_spider.Failing": 1}')
-    done = lab.crawl(SPIDER, **settings)
-    assert done.claims.keys() == {"/3", "/4", "/5"}
+    done = store.lab.crawl(SPIDER, **settings)
+    assert {path: claim.kind for path, claim in done.claims.items()} == {
+        "/3": "-", "/4": "-", "/5": "w"
+    }  # fmt: skip
     assert (done.stats["bloom/failed"], done.stats["bloom/undelivered"]) == (2, 1)
 
 
 def test_without_the_filter_nothing_is_held(store: Store) -> None:
     store.lab.crawl(SPIDER, **bulk(store), **PLAIN_SCRAPY)
-    assert store.rows().keys() >= store.lab.site.pages.keys() - {"/"}
-
-
-# -- however and whenever a crawl ends --
-
-ENDS = ("kill", "SIGINT", "SIGINT twice", "SIGTERM", "CLOSESPIDER_PAGECOUNT")
-#: How items are stored -> the feed, and how many items one write has; 0 if it has all.
-WAYS: dict[str, tuple[dict[str, Any] | None, int]] = {
-    "JSON lines in batches": (BATCHES, 4),
-    "JSON in one file": ({"format": "json"}, 0),
-    "CSV in batches": (CSV, 7),
-    "a storage that refuses": (BATCHES, 4),
-    "a pipeline that writes in bulk": (None, 7),
-}
-QUEUES = ("memory", "JOBDIR", "scrapy-redis with two workers")
-
-
-def settings_of(store: Store, way: str, queue: str, *, refuses: bool) -> dict[str, Any]:
-    feed, _ = WAYS[way]
-    more: dict[str, Any] = SHARED_QUEUE if queue not in QUEUES[:2] else {}
-    if queue == "JOBDIR":
-        more = {"JOBDIR": store.lab.directory / "jobs"}
-    if feed is None:
-        return bulk(store, **more)
-    return store.settings(feed, scheme="refusing:" if refuses else "", **more)
-
-
-def end(crawl: Crawl, how: str) -> None:
-    if how == "kill":
-        crawl.kill()
-    elif how != "CLOSESPIDER_PAGECOUNT" and not crawl.is_over:
-        crawl.ask_to_stop(signal.SIGTERM if how == "SIGTERM" else signal.SIGINT)
-        if how == "SIGINT twice" and not crawl.is_over:
-            crawl.ask_to_stop(at_once=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", range(1, 31))
-@pytest.mark.parametrize("how", ENDS)
-def test_a_run_that_ends_and_a_plain_one_store_all_items(
-    lab_of: LabOf, how: str, moment: int
-) -> None:
-    """Each way and each queue has its turn, at two moments together."""
-    store = Store(lab_of(tree(PAGES)))
-    lab, way, queue = store.lab, [*WAYS][moment % len(WAYS)], QUEUES[moment // 5 % len(QUEUES)]
-    settings = settings_of(store, way, queue, refuses=way == "a storage that refuses")
-    if how == "CLOSESPIDER_PAGECOUNT":
-        settings[how] = moment
-    else:
-        lab.site.hold_after(moment)
-    workers = 2 if queue == QUEUES[2] else 1
-    with ExitStack() as stack:
-        crawls = [stack.enter_context(lab.start(SPIDER, **settings)) for _ in range(workers)]
-        if how != "CLOSESPIDER_PAGECOUNT":
-            until(lambda: all("Spider opened" in one.log for one in crawls), "all have begun")
-            until(lambda: lab.site.held or crawls[0].is_over, "the crawl gets under way")
-            end(crawls[0], how)
-        lab.site.release()
-        for crawl in crawls[how == "kill" :]:
-            crawl.wait()
-    if queue == "JOBDIR" and how in ("kill", "SIGINT twice"):
-        settings["JOBDIR"] = lab.directory / "jobs again"  # Scrapy's own does not survive it
-    settings.pop("CLOSESPIDER_PAGECOUNT", None)
-    settings |= settings_of(store, way, "memory", refuses=False)
-    done = lab.crawl(SPIDER, **settings)
-    stored = store.rows() if WAYS[way][0] is None else store.items()
-    assert stored.keys() - {"/"} == lab.site.pages.keys() - {"/"}
-    assert not done.claims
-    again = sum(stored.values()) - len(stored) - (stored["/"] - 1)
-    # The thread of the pipeline may have written a second batch before the first is recorded.
-    most = WAYS[way][1] * workers * (1 + (way == "a pipeline that writes in bulk"))
-    assert again <= most or way in ("JSON in one file", "a storage that refuses")
+    assert store.rows().keys() >= pages_of(store)

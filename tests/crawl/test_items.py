@@ -2,10 +2,6 @@
 
 from collections import Counter
 
-import redis
-from scrapy import Request
-from support.dupefilters import URL, Make, shut
-from support.loops import in_loop
 from support.odd_site import ERROR, MISSING, LabOf, Reply, moved, page
 
 ITEMS = """
@@ -115,24 +111,3 @@ def test_meta_says_whether_a_page_has_an_item(lab_of: LabOf) -> None:
     assert second.hits == Counter(["/", "/category", "/odd-mark", "/to-given", "/given-target"])
     assert first.log.count("[bloom-bad-has-item]") == 1
     assert "meta['bloom_has_item']" in first.log
-
-
-# -- other workers --
-
-
-@in_loop
-async def test_a_worker_pushes_a_page_once_to_a_shared_queue(
-    make: Make, client: redis.Redis
-) -> None:
-    """Another worker may crawl it, find no item and end its claim: only that worker knows."""
-    dupefilter = make(
-        SCHEDULER="scrapy_redis.scheduler.Scheduler",
-        SCHEDULER_PERSIST=True,
-        BLOOM_REMEMBER="crawled",
-        BLOOM_ITEMS_ONLY=True,
-    )
-    assert not dupefilter.request_seen(Request(URL))
-    for claims in client.scan_iter("*:claims:*"):
-        client.delete(claims)
-    assert dupefilter.request_seen(Request(URL))
-    await shut(dupefilter)
