@@ -76,11 +76,11 @@ MUTANTS = (
     Mutant(
         "a command is repeated after its reply was lost",
         "bloom/client/transport.py",
-        "            replies = send(calls, by_text=False)\n",
+        "            raw = self._exchange(calls, [one.words for one in calls], deadline)\n",
         "            try:\n"
-        "                replies = send(calls, by_text=False)\n"
-        "            except _FAILURES:\n"
-        "                replies = send(calls, by_text=False)\n",
+        "                raw = self._exchange(calls, [one.words for one in calls], deadline)\n"
+        "            except FAILURES:\n"
+        "                raw = self._exchange(calls, [one.words for one in calls], deadline)\n",
         "scheduled",
     ),
     Mutant(
@@ -93,15 +93,15 @@ MUTANTS = (
     Mutant(
         "an idle worker closes before its last scan",
         "crawl/recovery.py",
-        "        is_alone = not (",
-        "        return True\n        is_alone = not (",
+        "if not self._server.is_up or self._may_close_at == count:",
+        "if count >= 0:",
         "kills",
     ),
     Mutant(
         "a CrawlSpider's requests are not stored, because of their link_text",
         "crawl/request_values.py",
-        "if isinstance(value, base) and type(plain := base(value)) is base is not cls:",
-        "if cls is base:",
+        "elif isinstance(value, str) and cls is not str:",
+        "elif cls is None:",
         "failing",
     ),
     Mutant(
@@ -141,6 +141,13 @@ MUTANTS = (
         "calm",
     ),
     Mutant(
+        "a pending request that is not stored belongs to the queue",
+        "bloom/protocol/claims.py",
+        "owner if request or not worker else worker",
+        "owner",
+        "errbacks",
+    ),
+    Mutant(
         "a request with dont_filter is not stored",
         "crawl/pages.py",
         "        if request.dont_filter:\n            self.keep(request)",
@@ -157,15 +164,18 @@ MUTANTS = (
     Mutant(
         "a page is marked as crawled before the feed with its item is stored",
         "crawl/delivery.py",
-        "                    page.waits += 1\n        self._read_slots",
-        "        self._read_slots",
+        "                page.waits += 1\n        if self._slot",
+        "                pass\n        if self._slot",
         "feeds",
     ),
     Mutant(
         "a feed that cannot be stored counts as stored",
         "crawl/delivery.py",
-        "            self._failed.add(slot)\n            return error",
-        "            return error",
+        "    return arrived(await stored)\n",
+        "    try:\n"
+        "        return arrived(await stored)\n"
+        "    except ConnectionError:\n"
+        "        return arrived(None)\n",
         "feeds",
     ),
     Mutant(

@@ -43,6 +43,8 @@ from simulation.world import KilledError, World
 
 #: Seconds that the package waits for the server.
 TIMEOUT = 2.0
+#: The stat that counts requests that are not stored.
+NOT_KEPT = "bloom/not_kept"
 #: How often a second SIGINT comes after the first, and after how many seconds.
 TWICE, TWICE_AFTER = 0.4, (0.0, 0.01, 0.3, 2.0)
 #: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
@@ -200,6 +202,8 @@ class Process:
         reason = crawled.stats.get_value("finish_reason") if crawled._stats else None
         if reason not in (None, "finished"):
             self.must_stop = True
+        if self.site.is_stored_whole and crawled._stats and crawled.stats.get_value(NOT_KEPT):
+            self.world.found.append(f"{self.name} has not stored requests that could be")
         self.world.log(f"{self.name}: closed ({reason})")
         if not crawling.cancelled() and (error := crawling.exception()) is not None:
             self.world.log(f"{self.name}: cannot start: {error!s:.60}")

@@ -34,6 +34,8 @@ PROCESSES, STARTS = 2, 0.01
 LAST_CRAWLS = 12
 #: Steps between two looks at all keys.
 LOOK_STEPS = 40
+#: Seconds after which a worker that waits to close has noticed that another one is dead.
+NOTICED_SECONDS = 2.0
 #: Returns the keys that never expire.
 LASTING = """
 local found = {}
@@ -148,7 +150,8 @@ class Run:
         self._last = {name: rng.choice(values) for name, values in kind.choices.items()}
         #: How often a process has ended with a claim on each page.
         self._left_behind: Counter[str] = Counter()
-        self._plain_items = set[str]()
+        #: Owner of claims -> when it ended.
+        self._ended: dict[str, float] = {}
         self._found: list[str] = []
         world.log(f"SPIDERS {self._class.__name__}, queue {self._queue}, {self._settings}")
 
@@ -219,6 +222,8 @@ class Run:
         if not ended:
             return
         self._processes = [one for one in self._processes if one.is_running]
+        has_finished = not all(one.must_stop for one in ended.values())
+        self._ended |= dict.fromkeys(ended, self._world.now)
         for key in self._keys(b":claims:"):
             for name, claim in self._world.client.hgetall(key).items():
                 url = self._site.fields.get(name.decode(), name.decode())
@@ -227,6 +232,10 @@ class Run:
                     self._left_behind[url] += 1
                     if not (process.must_stop or self._kind.repeats):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
+                died = self._ended.get(claim.split()[0].decode(), self._world.now)
+                is_over = died + NOTICED_SECONDS < self._world.now
+                if is_over and has_finished and not self._kind.repeats:
+                    self._found.append(f"a dead worker's page was not picked up: {short(url)}")
 
     def _left_by(self, owner: str, url: str, ended: dict[str, Process]) -> Process | None:
         """Return which of the processes that are over has left a claim."""

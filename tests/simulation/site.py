@@ -49,6 +49,7 @@ class Site:
         dropped: pages whose item a pipeline drops.
         unfiltered: pages that are requested with ``dont_filter``.
         each_run: URLs that are fetched in each run.
+        is_stored_whole: whether all requests can be stored.
         is_plain: whether what happens to the pages is not noted, nor fails.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
@@ -59,7 +60,7 @@ class Site:
     """
 
     def __init__(self, rng: Random, log: Callable[[str], None], kind: Any) -> None:
-        self._log, self.is_plain = log, False
+        self._log, self.is_plain, self.is_stored_whole = log, False, kind.stored == 1
         names = [ROOT, *(f"{ROOT}{number}" for number in range(rng.randint(3, 14)))]
         self.starts = [ROOT, *(rng.choice(names[:3]) for _ in range(kind.spiders - 1))]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
