@@ -310,6 +310,19 @@ def test_a_part_that_is_lost_is_counted_and_logged(
     assert caplog.text.count("[bloom-lost-block]") == 1
 
 
+def test_a_server_that_may_evict_keys_is_warned_about(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    make()
+    assert "[bloom-eviction]" not in caplog.text
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        make()
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+    assert "may delete parts of the filter (allkeys-lru)" in caplog.text
+
+
 def test_a_spider_without_a_name_has_a_filter(make: Make) -> None:
     crawler = make(is_open=False).crawler
     crawler.spider = None

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.odd_site import IMPORTS, PLAIN, SHARED_QUEUE, Lab, LabOf, options_of, page
+from support.nursery import options_of
+from support.odd_site import IMPORTS, PLAIN, SHARED_QUEUE, Lab, LabOf, page
 
 NO_SERVER = "redis://127.0.0.1:1/0"
 

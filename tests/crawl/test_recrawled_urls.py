@@ -1,6 +1,5 @@
 """``scrapy bloom recrawl`` and real crawls: a URL is crawled again, once, whatever happens."""
 
-import json
 from collections import Counter
 from typing import Any
 

@@ -82,7 +82,7 @@ async def test_an_error_that_is_a_bug_loses_nothing_and_is_logged_once(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Worker(own_server.url) as worker:
-        claims, attempts = worker.crawl._context.claims, []
+        claims, attempts = worker.crawl._context.claims, list[None]()
 
         def fail(*_: object) -> None:
             attempts.append(None)

@@ -69,7 +69,7 @@ def test_a_message_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def closing(
-    caplog: pytest.LogCaptureFixture, is_known: bool = True, items_only: bool = False, **done: int
+    caplog: pytest.LogCaptureFixture, is_known: bool = True, items_only: bool = False, **done: Any
 ) -> list[str]:
     """Return what is logged after some requests: stat -> count; ``run__new`` is of a window."""
     told, _ = report()
@@ -107,7 +107,7 @@ END = "0 failed in this process; 80 URLs are remembered"
     ],
 )
 def test_the_last_line_counts_what_this_process_has_done(
-    done: dict[str, int], says: str, caplog: pytest.LogCaptureFixture
+    done: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert closing(caplog, **done) == [says]
 
