@@ -132,7 +132,7 @@ def test_runs_with_another_window_by_accident_change_nothing_for_the_next_run(
     """What a run finds is what it would find if the runs with the other window hadn't been."""
     bloom, alone, now = Filter(), Filter(), NOW
     own, accident = Schedule.of(usual), Schedule.of(other)
-    recorded = set()
+    recorded = set[str]()
     for number, (pause, by_accident) in enumerate([(0, False), *runs, (0, False)]):
         now += pause
         if by_accident:
@@ -229,22 +229,37 @@ FIELDS = {"id": "a", "v:default": "1", "default:0-0.0": "8 1 0 1", "n:default:0-
         {"default:0-0.0": ""},
         {"default:0-0.0": "8 1 0 9"},
         {"default:0-0.0": "99999999999999 1 0 1"},
+        {"default:0-0.0": "4294967304 1 0 1"},
+        {"default:0-0.0": "0 1 0 1"},
+        {"default:0-0.0": "8 0 0 1"},
+        {"default:0-999999999999.0": "8 1 0 1"},
         {"n:default:0-0.0": "many"},
         {f"default:0-0.{number}": "8 1 0 1" for number in range(5_000)},
     ],
 )
 def test_damaged_fields_are_an_error(damage: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"damaged"):
+    with pytest.raises(ValueError, match=r"damaged|larger than any"):
         Ring.parse("default", 0, {**FIELDS, **damage})
 
 
-@given(st.dictionaries(st.text(), st.text()))
-def test_any_fields_make_a_ring_or_an_error(fields: dict[str, str]) -> None:
+digits = st.from_regex(r"[0-9]{1,12}", fullmatch=True) | st.integers(0, 3).map(str)
+names = st.builds("default:{}-{}.{}".format, digits, digits, digits)
+texts = st.builds("{} {} {} {}".format, digits, digits, digits, st.sampled_from("14"))
+
+
+@given(st.dictionaries(st.text() | names, st.text() | texts, max_size=4), st.sampled_from(WINDOWS))
+def test_any_fields_make_a_ring_that_can_be_used_or_an_error(
+    fields: dict[str, str], window: str
+) -> None:
     try:
         ring = Ring.parse("default", 0, fields)
     except ValueError:
         return
     assert ring.count(ring.layers) >= 0
+    schedule = Schedule.of(window)
+    assert ring.view(SPEC, schedule, NOW).until >= 0
+    changes = ring.changes(SPEC, schedule, NOW)
+    assert all(0 < layer.memory <= 512 << 20 for layer in changes.come)
 
 
 def test_a_ring_reads_what_it_writes() -> None:
