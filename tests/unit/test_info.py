@@ -16,12 +16,12 @@ WRITE_ALL = Options(blocks=2, capacity=1000, seeds=10, ring="write-all").create(
 
 def view(block: int, *counts: tuple[int, int], spec: Spec = SPEC) -> View:
     """Return a block with layers that were opened so many days ago and have so many URLs."""
-    layers = {}
+    layers = dict[Layer, int]()
     for days, count in counts:
         opened = NOW - days * DAY
         number = sum(1 for one in layers if one.opened == opened)
         size = spec.first_layer(SCHEDULE, opened, opened + DAY, 0)
-        layers[Layer(*size._replace(number=number))] = count
+        layers[size._replace(number=number)] = count
     named = {layer.name: count for layer, count in layers.items()}
     ring = Ring("default", block, spec.id, "1", tuple(sorted(layers)), named)
     return ring.view(spec, SCHEDULE, NOW)

@@ -79,8 +79,13 @@ BAD: dict[str, list[Any]] = {
 }
 
 
+#: In a stored spec, nothing may be missing either.
+BAD_ANYWHERE: list[Any] = [None, [], "x", -1]
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_value_out_of_its_range_is_an_error_that_names_it(name: str) -> None:
+    value: Any
     for value in BAD[name]:
         with pytest.raises(ConfigurationError, match=name):
             Options(**{name: value})
@@ -103,7 +108,7 @@ def test_a_spec_reads_what_it_writes() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        *({name: value} for name in BAD for value in (None, [], "x", -1)),
+        *({name: value} for name in BAD for value in BAD_ANYWHERE),
         *({"id": ""}, {"id": 7}, {"id": "a b"}, {"more": 1}, {"seeds": [1, 1]}),
     ],
     ids=str,
