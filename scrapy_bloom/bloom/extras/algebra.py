@@ -43,7 +43,7 @@ def cardinality(*sessions: Session) -> Operation[float]:
         FilterMismatchError: they have different geometries.
         StorageError: all bits of a bitmap are set, so nothing can be said.
     """
-    rings = yield from _read(sessions)
+    rings = yield from _read(sessions, tested=True)
     read, total = read_from(sessions, _either), 0.0
     k = len(sessions[0].known.seeds)
     for ring in rings:
@@ -84,11 +84,11 @@ def combine(sessions: tuple[Session, ...], target: Session, *, shared: bool) -> 
     yield from install(target, spec, rings, read_from(sessions, merge), count)
 
 
-def _read(sessions: tuple[Session, ...]) -> Operation[list[Ring]]:
+def _read(sessions: tuple[Session, ...], *, tested: bool = False) -> Operation[list[Ring]]:
     """Return the rings that filters have together: each layer that is in any of them."""
     found: list[list[Ring]] = []
     for session in sessions:
-        found.append((yield from rings_of(session)))
+        found.append((yield from rings_of(session, tested=tested)))
         if len(found) > 1:
             check_equal(sessions[0], session, [found[0], found[-1]])
     joined: dict[tuple[str, int], Ring] = {}

@@ -11,9 +11,9 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO
 
-from scrapy_bloom.bloom.errors import ArchiveError
+from scrapy_bloom.bloom.errors import ArchiveError, BloomError
 from scrapy_bloom.bloom.extras.bitmaps import install, read_from, rings_of, spans
 from scrapy_bloom.bloom.model.layer import Layer
 from scrapy_bloom.bloom.model.ring import Ring
@@ -22,6 +22,11 @@ from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Session
 
 Path = str | os.PathLike[str]
+#: What a file that isn't a saved filter raises in gzip, json, or here.
+_DAMAGED = (
+    *(OSError, EOFError, zlib.error, RecursionError),
+    *(ValueError, TypeError, KeyError, AttributeError),
+)
 #: Bytes of the line with the rings, at most.
 MAX_LINE_BYTES = 64 << 20
 
@@ -35,7 +40,8 @@ def save(path: Path, session: Session) -> Operation[None]:
     rings = yield from rings_of(session)
     read = read_from([session], b"".join)
     with _writing(path) as file:
-        line = {"spec": session.known.dump(), "rings": [_fields(ring) for ring in rings]}
+        stored = [{"window": one.window, "block": one.block, "fields": one.fields} for one in rings]
+        line = {"spec": session.known.dump(), "rings": stored}
         file.write(json.dumps(line).encode() + b"\n")
         for ring in rings:
             for layer in ring.layers:
@@ -66,18 +72,11 @@ def load(path: Path, session: Session, max_memory: int) -> Operation[None]:
         yield from install(session, spec, rings, read, lambda ring, one, _: ring.counts[one.name])
 
 
-def _fields(ring: Ring) -> dict[str, Any]:
-    """Return a ring as its block has it stored: ``Ring.parse`` reads it."""
-    fields = {f"{ring.window}:{layer.name}": layer.text for layer in ring.layers}
-    counts = {f"n:{ring.window}:{name}": str(count) for name, count in ring.counts.items()}
-    return {"window": ring.window, "block": ring.block, "fields": {**fields, **counts}}
-
-
 def _parse(line: bytes, max_memory: int) -> tuple[Spec, list[Ring]]:
     """Read the line with the rings.
 
     Raises:
-        ValueError, TypeError, KeyError: it isn't one, or asks for too much memory.
+        ValueError: it asks for too much memory, or isn't one (or another of ``_DAMAGED``).
     """
     stored = json.loads(line)
     spec = Spec.parse(stored["spec"])
@@ -87,8 +86,10 @@ def _parse(line: bytes, max_memory: int) -> tuple[Spec, list[Ring]]:
         raise ValueError("it has no block 0")
     if {type(block) for block in blocks} != {int} or blocks[0] >= spec.blocks:
         raise ValueError("it has blocks that its filter hasn't")
+    if len({(ring.window, ring.block) for ring in rings}) < len(rings):
+        raise ValueError("it has a ring twice")
     layers = [layer for ring in rings for layer in ring.layers]
-    if not all(ring.layers for ring in rings) or any(not layer.bits for layer in layers):
+    if not all(ring.layers for ring in rings):
         raise ValueError("it has a ring without bitmaps")
     if any(layer.width != (4 if spec.counting else 1) for layer in layers):
         raise ValueError("it has bitmaps of another kind")
@@ -102,9 +103,9 @@ def _reading(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path) as file:
             yield file  # type: ignore[misc]
-    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError) as error:
-        if isinstance(error, ArchiveError):
-            raise
+    except BloomError:
+        raise
+    except _DAMAGED as error:
         raise ArchiveError(f"The file {path!s} can't be loaded, because {error}") from error
 
 

@@ -3,13 +3,14 @@
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.layer import Layer
-from scrapy_bloom.bloom.model.ring import Changes, Ring
+from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.spec import Spec
-from scrapy_bloom.bloom.protocol.rings import Operation
-from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.bloom.protocol.rings import Operation, outlives
+from scrapy_bloom.bloom.protocol.scripts import Call, call
 from scrapy_bloom.bloom.protocol.session import Session
 
 #: Bytes read or written in one command, which takes 0.1 ms of the server's time.
@@ -21,8 +22,8 @@ INSTALL_SECONDS = 86_400
 ReadChunk = Callable[[Ring, Layer, int, int], Operation[bytes]]
 
 
-def rings_of(session: Session) -> Operation[list[Ring]]:
-    """Return all rings of a filter as they are now.
+def rings_of(session: Session, *, tested: bool = False) -> Operation[list[Ring]]:
+    """Return all rings of a filter as they are now, perhaps only with the layers that are tested.
 
     Block 0 comes last, because it makes a filter of the blocks when they are installed.
 
@@ -32,7 +33,8 @@ def rings_of(session: Session) -> Operation[list[Ring]]:
     if (yield from session.find()) is None:
         raise ConfigurationError(f"There is no filter {session.keys.prefix!r}. Check the `key`")
     views = yield from session.read()
-    return sorted((view.ring for view in views.values()), key=lambda ring: -ring.block)
+    rings = [one.ring.with_layers(one.tested) if tested else one.ring for one in views.values()]
+    return sorted(rings, key=lambda ring: -ring.block)
 
 
 def spans(layer: Layer) -> Iterator[tuple[int, int]]:
@@ -76,32 +78,47 @@ def install(
     """
     if (yield from session.find()) is not None:
         raise in_use(session)
-    installed = []
-    for ring in rings:
-        counts = {}
-        for layer in ring.layers:
-            ones = yield from _write(session, ring, layer, read)
-            counts[layer.name] = count(ring, layer, ones)
-        installed.append(replace(ring, counts=counts))
-    session.spec = replace(spec, id=secrets.token_hex(16))
-    session.views.clear()
-    for ring in installed:
-        key, version = session.keys.ring(ring.block), secrets.token_hex(8)
-        empty = replace(ring, version="", layers=())
-        call = session.change(empty, Changes([], [*ring.layers], []), version)
-        (answer,) = yield [call]
-        if answer.fields.get(f"v:{ring.window}") != version:
-            raise in_use(session)
-        fields = {f"n:{ring.window}:{name}": value for name, value in ring.counts.items()}
+    part, installed = f"load-{secrets.token_hex(8)}:", []
+    try:
+        for ring in rings:
+            counts = {}
+            for layer in ring.layers:
+                key = _key(session, ring, layer, part)
+                counts[layer.name] = count(ring, layer, (yield from _write(key, ring, layer, read)))
+            installed.append(replace(ring, counts=counts))
+        yield from _install(session, part, spec, installed)
+    except Exception:
+        keys = [_key(session, ring, layer, part) for ring in rings for layer in ring.layers]
+        yield [Call(key, ("UNLINK", key)) for key in keys]
+        raise
+
+
+def _install(session: Session, part: str, spec: Spec, rings: Sequence[Ring]) -> Operation[None]:
+    """Make each block's rings of bitmaps that are there, in one step."""
+    spec, version = replace(spec, id=secrets.token_hex(16)), secrets.token_hex(8)
+    for block, own in groupby(rings, key=lambda ring: ring.block):
+        fields, keys, expires = {"id": spec.id, "spec": spec.dump()}, list[str](), list[int]()
+        for ring in own:
+            fields |= {f"v:{ring.window}": version, **ring.fields}
+            for layer in ring.layers:
+                keys += [_key(session, ring, layer, part), _key(session, ring, layer)]
+                expires.append(layer.key_expires)
         words = [word for pair in fields.items() for word in pair]
-        yield [Call(key, ("HSET", key, *words))] if words else []
+        keys = [session.keys.ring(block), *keys]
+        (answer,) = yield [call("install", (*keys,), outlives(expires), *expires, *words)]
+        if version not in answer.fields.values():
+            raise in_use(session)
 
 
-def _write(session: Session, ring: Ring, layer: Layer, read: ReadChunk) -> Operation[int]:
-    """Write a bitmap; return how many of its bits are 1."""
-    key, ones = session.keys.layer(ring.window, ring.block, layer.name), 0
+def _key(session: Session, ring: Ring, layer: Layer, part: str = "") -> str:
+    """Return the key of a bitmap, or of what is to become it."""
+    return session.keys.layer(f"{part}{ring.window}", ring.block, layer.name)
+
+
+def _write(key: str, ring: Ring, layer: Layer, read: ReadChunk) -> Operation[int]:
+    """Write a bitmap under a key; return how many of its bits are 1."""
+    ones = 0
     yield [
-        Call(key, ("DEL", key)),
         Call(key, ("SETRANGE", key, layer.memory - 1, b"\0")),  # allocates it at its final size
         Call(key, ("EXPIRE", key, INSTALL_SECONDS)),
     ]
