@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "a CrawlSpider's requests are not stored, because of their link_text",
         "crawl/request_values.py",
-        "elif isinstance(value, str) and cls is not str:",
-        "elif cls is None:",
+        "if isinstance(value, str) and cls is not str and not _kind(cls):",
+        "if cls is None:",
         "failing",
     ),
     Mutant(
