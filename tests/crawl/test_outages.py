@@ -12,6 +12,9 @@ from support.outages import full, killed, replaced, stalled
 from support.servers import LASTING, Server
 from support.workers import Worker, marked, page
 
+from scrapy_bloom.bloom.errors import NotReadyError
+from scrapy_bloom.bloom.model.spec import Spec
+from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.crawl import writer
 
 pytestmark = pytest.mark.usefixtures("short_retries")
@@ -71,14 +74,30 @@ async def test_trouble_of_the_server_costs_one_time_out_and_is_made_up_for(
         assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize("trouble", ["", "it loads its data at first", "it hides its id"])
 @in_loop
-async def test_a_server_that_was_restarted_empty_knows_nothing(own_server: Server) -> None:
+async def test_a_server_that_was_restarted_empty_knows_nothing(
+    trouble: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else links that only the cache knows would be dropped, though their claims are lost."""
     async with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
+        bloom, opened = worker.server.bloom, worker.server.bloom.session.open
+        if "hides" in trouble:
+            worker.server.id = ""
+            monkeypatch.setattr(bloom.transport, "server_id", str)
         assert not any(worker.sees(number) for number in range(5))
         with killed(own_server):
             assert all(worker.sees(number) for number in range(5))
             assert not worker.sees(5)
+            if "loads" in trouble:
+                answers = iter([NotReadyError(trouble)] * 2)
+
+                def open_later() -> Operation[Spec]:
+                    for error in answers:
+                        raise error
+                    return opened()
+
+                monkeypatch.setattr(bloom.session, "open", open_later)
         await worker.found_again()
         assert not any(worker.sees(number) for number in range(5))
         assert worker.sees(5), "it was written since"
