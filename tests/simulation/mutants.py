@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "the cache is not voided after a restart",
         "crawl/writer.py",
-        "                self._local.clear()",
-        "                pass",
+        "self._local.clear()",
+        "pass",
         "server",
     ),
     Mutant(
