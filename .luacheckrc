@@ -11,7 +11,7 @@ end
 files["**/lua/*.lua"] = {
   read_globals = {
     -- ring
-    "MAX_FIELDS", "answer", "call", "ring",
+    "MAX_FIELDS", "answer", "call", "expire", "ring",
     -- layers
     "bits", "capacity", "counter", "current", "ends", "format", "groups", "judge_all", "k", "layers", "lost",
     "offsets_in", "packed", "seen_from", "unpacked", "width", "window", "written",
