@@ -283,6 +283,11 @@ def test_only_pages_with_stored_items_are_remembered(store: Store) -> None:
 # -- feeds that misbehave --
 
 
+def feed(uri: str, **options: Any) -> dict[str, Any]:
+    """Return settings with one feed."""
+    return {"FEEDS": json.dumps({uri: {"format": "csv", **options}})}
+
+
 def test_pages_of_files_that_cannot_be_stored_are_crawled_by_the_next_run(store: Store) -> None:
     lab = store.lab
     done = lab.crawl(SPIDER, **store.settings(BATCHES, scheme="refusing:"))
@@ -297,17 +302,10 @@ def test_pages_of_files_that_cannot_be_stored_are_crawled_by_the_next_run(store:
     assert_all(done, store, {*store.items()})
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"FEEDS": '{"/dev/null/x.jsonl": {"format": "jsonlines"}}'},
-        {"FEEDS": '{"ftp://127.0.0.1:1/x": {"format": "csv"}}', "FEED_TEMPDIR": "/dev/null/x"},
-        {"FEEDS": '{"%(nothing)s.jsonl": {"format": "jsonlines"}}'},
-    ],
-    ids=["a file where a directory should be", "no FEED_TEMPDIR", "no such parameter"],
-)
-def test_pages_fail_whose_feed_cannot_be_opened(store: Store, settings: dict[str, Any]) -> None:
-    lab = store.lab
+@pytest.mark.parametrize("uri", ["/dev/null/x.csv", "ftp://127.0.0.1:1/x", "%(nothing)s.csv"])
+def test_pages_fail_whose_feed_cannot_be_opened(store: Store, uri: str) -> None:
+    """The directory is a file, or there is no FEED_TEMPDIR, or no such parameter."""
+    lab, settings = store.lab, feed(uri) | {"FEED_TEMPDIR": "/dev/null/x"}
     done = lab.crawl(SPIDER, **store.settings(**settings))
     assert done.claims.keys() == pages_of(store)
     assert done.stats["bloom/failed"] == PAGES
@@ -378,36 +376,27 @@ def test_what_an_exporter_of_a_project_refuses_has_failed(store: Store) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
+        (feed("x.csv", batch_item_count=9), "%(batch_id)d must be in the feed URI (x.csv)"),
+        (feed("x", format="yaml"), "Unknown feed format: yaml"),
+        (feed("s3://b/x.csv"), "Reason: missing boto3 library"),
         (
-            {"FEEDS": '{"x.jsonl": {}}', "FEED_EXPORT_BATCH_ITEM_COUNT": 9},
-            "%(batch_time)s or %(batch_id)d must be in the feed URI (x.jsonl)",
-        ),
-        ({"FEEDS": '{"x": {"format": "yaml"}}'}, "Unknown feed format: yaml"),
-        ({"FEEDS": '{"s3://b/x.csv": {}}'}, "Reason: missing boto3 library"),
-        (
-            {
-                "FEEDS": '{"x.csv": {}}',
-                "EXTENSIONS": '{"scrapy.extensions.feedexport.FeedExporter": null}',
-            },
+            feed("x.csv") | {"EXTENSIONS": '{"scrapy.extensions.feedexport.FeedExporter": null}'},
             "EXTENSIONS has no FeedExporter",
         ),
         (
-            {
-                "FEEDS": '{"ftp://me:secret@h/%(batch_id)05d.csv": {}}',
-                "FEED_EXPORT_BATCH_ITEM_COUNT": 9,
-            },
+            feed("ftp://me:secret@h/%(batch_id)05d.csv", batch_item_count=9),
             "would overwrite the files of the feed ftp://***@h/%(batch_id)05d.csv",
         ),
         (
-            {"FEEDS": '{"%(batch_id)d.csv": {"overwrite": true, "batch_item_count": 9}}'},
+            feed("%(batch_id)d.csv", batch_item_count=9, overwrite=True),
             "would overwrite the files of the feed %(batch_id)d.csv",
         ),
         (
-            {"FEEDS": '{"x.csv": {}}', "EXTENSIONS": own_exporter("Stranger")},
+            feed("x.csv") | {"EXTENSIONS": own_exporter("Stranger")},
             "Stranger does not connect item_scraped as FeedExporter does",
         ),
         (
-            {"FEEDS": '{"x.csv": {}}', "EXTENSIONS": own_exporter("Later")},
+            feed("x.csv") | {"EXTENSIONS": own_exporter("Later")},
             "Later.item_scraped is a coroutine",
         ),
     ],
