@@ -1,6 +1,5 @@
 """Real crawls: with scrapy-redis, with bad settings, of several spiders in one process."""
 
-import logging
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,9 +11,8 @@ from example_site.serve import SiteServer
 from scrapy import version_info
 from support.crawling import options, run, run_scrapy
 
-from scrapy_bloom import BloomFilter, ConfigurationError
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.client.embedded import is_free
-from scrapy_bloom.dupefilter import ShortErrors
 
 # -- bad input: an error before any request is lost --
 
@@ -22,9 +20,9 @@ from scrapy_bloom.dupefilter import ShortErrors
 @pytest.mark.parametrize(
     ("settings", "message", "code"),
     [
-        ({"BLOOM_CAPACITY": "many"}, "BLOOM_CAPACITY is the number of URLs", "configuration"),
-        ({"BLOOM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, "is not there", "storage"),
-        ({"BLOOM_BLOCKS": "3"}, "BLOOM_BLOCKS", "mismatch"),
+        ({"BLOOM_CAPACITY": "many"}, "BLOOM_CAPACITY = 'many' can't be used", "configuration"),
+        ({"BLOOM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, "can't be reached", "not-ready"),
+        ({"BLOOM_BLOCKS": "3"}, "Remove BLOOM_BLOCKS", "filter-mismatch"),
     ],
 )
 def test_what_cannot_be_used_stops_the_crawl_before_it_fetches(
@@ -37,7 +35,7 @@ def test_what_cannot_be_used_stops_the_crawl_before_it_fetches(
     done = run_scrapy("crawl", "links", *options(web, settings))
     last = done.stderr.strip().splitlines()[-1]
     assert message in last, done.stderr
-    assert "[scrapy_bloom.dupefilter] " in last
+    assert "[scrapy_bloom.crawl.short_errors] " in last
     assert last.endswith(f" [bloom-{code}]")
     assert "s3cret" not in done.stderr
     assert "Waiting for it" not in done.stderr
@@ -79,13 +77,3 @@ def test_spiders_in_one_process_have_filters_of_their_own(
     pages = Counter(site.truth().crawl())
     assert web.hits() == pages + pages
     assert is_free(data / "server.lock"), "the server still runs"
-
-
-def test_errors_of_others_are_logged_with_their_tracebacks() -> None:
-    """An error of ours is logged in one line, and so is what Scrapy makes of it."""
-    others, ours = RuntimeError("of the project"), RuntimeError("of Scrapy")
-    ours.__cause__ = ConfigurationError("BLOOM_CAPACITY is wrong")
-    record = logging.LogRecord("scrapy", logging.ERROR, "", 1, "failed", (), None)
-    for error, is_shown in ((others, True), (ours, False)):
-        record.exc_info = (type(error), error, None)
-        assert ShortErrors().filter(record) is is_shown
