@@ -1,6 +1,8 @@
-"""``scrapy bloom failed`` after real crawls: pages fail in all ways, and the command says how."""
+"""Pages that fail in all ways: what is stored of them, and when they are crawled again."""
 
-from support.lab_commands import bloom
+import json
+from collections import Counter
+
 from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, moved, page
 
 SECRET = "S3CRET"
@@ -11,9 +13,7 @@ class Failing(OddSpider):
     def parse(self, response):
         yield from self.links(response)
         if response.url.endswith("/raises"):
-            raise KeyError("price")
-        if response.url.endswith("/tells"):
-            raise ValueError("not at https://user:S3CRET@example.com/x?key=S3CRET " + 500 * "x")
+            raise KeyError("S3CRET")
         if response.url.endswith("/"):
             meta = {"allow_offsite": True}
             yield Request("http://nothing.invalid/", callback=self.parse_other, meta=meta)
@@ -23,48 +23,67 @@ class Failing(OddSpider):
 """
 
 
-def test_why_pages_have_failed(lab_of: LabOf) -> None:
-    paths = ("/error", "/denied", "/reset", "/slow", "/raises", "/tells", "/fine")
+def test_a_claim_says_why_its_page_has_failed(lab_of: LabOf) -> None:
+    """And nothing of what an exception says, which may be secret."""
+    paths = ("/error", "/denied", "/reset", "/slow", "/raises", "/fine")
     lab = lab_of({"/": page(*paths), "/error": ERROR, "/denied": DENIED, "/reset": RESET})
-    lab.site.pages |= {"/slow": Reply(body=b"12345", drip=1.0), "/fine": page()}
-    lab.site.pages |= {"/raises": page(), "/tells": page()}
+    lab.site.pages |= {"/slow": Reply(body=b"12345", drip=1.0), "/fine": page(), "/raises": page()}
     done = lab.crawl(SPIDER)
-    assert done.stats["bloom/failed"] == 7
-    stored = str([lab.client.hgetall(key) for key in lab.client.keys("*:claims")])
-    assert "KeyError" in stored
-    assert SECRET not in stored
-    called = bloom(lab, "failed", "--json", spider=SPIDER)
-    assert called.code == 0, called.err
-    assert SECRET not in called.out
-    assert (called.json["failed"], called.json["due"]) == (7, 0)
-    failed = {one["url"].removeprefix(lab.site.url): one for one in called.json["pages"]}
-    one = failed["/error"]
-    assert (one["name"], one["attempts"], one["spider"]) == ("default", 1, "odd")
-    assert one["due_utc"].endswith("Z")
-    reasons = {path: one["reason"] for path, one in failed.items()}
-    assert (reasons["/error"], reasons["/denied"]) == ("HTTP 500", "HTTP 403")
-    assert "lookup failed" in reasons["http://nothing.invalid/"]
+    assert done.stats["bloom/failed"] == 6
+    stored = [lab.client.hvals(key) for key in lab.client.keys("*:claims:*")]
+    claims = [claim.decode().split(" ", 4) for block in stored for claim in block]
+    assert SECRET not in str(claims)
+    reasons = {json.loads(one[4])["url"].removeprefix(lab.site.url): one[1] for one in claims}
+    assert {one[0] for one in claims} == {"-"}
+    assert (reasons["/error"], reasons["/denied"]) == ("HTTP-500", "HTTP-403")
+    assert reasons["/raises"] == "KeyError"
     assert "Timeout" in reasons["/slow"]
-    assert "Connection" in reasons["/reset"]
-    assert reasons["/raises"] == "parse: KeyError: 'price'"
-    assert reasons["/tells"].startswith(
-        "parse: ValueError: not at https://***@example.com/x?*** xxx"
-    )
-    assert len(reasons["/tells"]) <= 200
+    # Scrapy's names of the others differ between versions.
+    assert all(reasons[path].isalpha() for path in ("/reset", "http://nothing.invalid/"))
 
 
-def test_a_page_fails_whose_redirects_target_of_another_window_fails_when_it_is_retried(
+def test_a_page_fails_with_its_redirects_target_and_both_are_crawled_when_it_is_due(
     lab_of: LabOf,
 ) -> None:
-    """A retry of the target is no redirect of a retry, which would be dropped as known."""
-    rules = '[["/listing", "run"]]'
-    lab = lab_of({"/": page("/a"), "/a": moved("/listing"), "/listing": RESET})
-    done = lab.crawl(BLOOM_RECRAWL_RULES=rules, RETRY_TIMES=1)
-    assert done.hits["/listing"] == 2
-    assert done.claims.keys() == {"/a"}
-    assert "/a" not in done.recorded
-    lab.site.pages["/listing"] = page()
-    lab.make_due("/a")
-    done = lab.crawl(BLOOM_RECRAWL_RULES=rules, RETRY_TIMES=1)
-    assert done.hits["/listing"] == 1
-    assert "/a" in done.recorded
+    """Also with a target of another window, whose retry is no redirect of a retry."""
+    for rules in ("[]", '[["/target", "run"]]'):
+        lab = lab_of({"/": page("/a"), "/a": moved("/target"), "/target": RESET})
+        done = lab.crawl(BLOOM_RECRAWL_RULES=rules, RETRY_TIMES=1)
+        assert done.hits == Counter(["/", "/a", "/target", "/target"])
+        assert "/a" in done.claims
+        assert not done.recorded
+        lab.site.pages |= {"/": page(), "/target": page()}
+        for path in done.claims:
+            lab.make_due(path)
+        done = lab.crawl(BLOOM_RECRAWL_RULES=rules, RETRY_TIMES=1)
+        assert done.hits == Counter(["/", "/a", "/target"])
+        assert "/a" in done.recorded
+        assert not done.claims
+
+
+LAMBDA = """
+class LambdaSpider(OddSpider):
+    custom_settings = {"RETRY_ENABLED": False}
+
+    def parse(self, response):
+        return self.links(response, callback=lambda response: self.parse(response))
+"""
+
+
+def test_a_page_fails_with_a_request_that_cannot_be_stored_and_yields_it_again(
+    lab_of: LabOf,
+) -> None:
+    """Nobody else could: a page that has no claim, as the start page, yields it in each run."""
+    lab = lab_of({"/": page("/a"), "/a": page("/b", "/c"), "/b": ERROR, "/c": page()})
+    done = lab.crawl(LAMBDA)
+    assert done.recorded == {"/c"}
+    assert done.claims.keys() == {"/a", "/b"}
+    assert done.stats["bloom/failed"] == 2
+    assert lab.crawl(LAMBDA).hits == Counter(["/"]), "they are not due"
+    lab.site.pages["/b"] = page()
+    for path in done.claims:
+        lab.make_due(path)
+    done = lab.crawl(LAMBDA)
+    assert done.hits == Counter(["/", "/a", "/b"])
+    assert done.recorded == {"/a", "/b", "/c"}
+    assert not done.claims

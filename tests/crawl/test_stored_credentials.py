@@ -1,84 +1,98 @@
 """Secrets: what pending requests store of cookies, credentials and proxies; seeds."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.odd_site import Lab, LabOf, page
+from support.odd_site import ERROR, LabOf, moved, page
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.crawl import request_codec, workers
 
 KEY = "odd:bloom"
-#: Sends links with a secret, each in one of four ways.
+#: Sends links with a secret of the spider's, each in one of three ways.
 SPIDER = """
 class SecretSpider(OddSpider):
     def parse(self, response):
         ways = [
             {"headers": {"Authorization": "Basic S3CRET"}},
-            {"headers": {"cookie": "id=S3CRET"}},
             {"cookies": {"id": "S3CRET"}},
             {"meta": {"proxy": self.settings["SITE_URL"].replace("//", "//user:S3CRET@")}},
         ]
         for number, url in enumerate(response.css("a::attr(href)").getall()):
             yield response.follow(url, **ways[number % len(ways)])
 """
-#: Requests to proxies have no cookies of their own; robots.txt is not needed.
 SITE = {"/": page(*(f"/{number}" for number in range(1, 9)))} | {
     f"/{number}": page() for number in range(1, 9)
 }
 
 
-def stored(lab: Lab) -> str:
-    """All that is in the claims."""
-    return " ".join(claim.request for claim in lab.claims().values())
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_credentials_are_stored_unless_that_is_off_and_no_page_is_lost(
-    lab_of: LabOf, is_kept: bool
-) -> None:
-    lab, settings = lab_of(SITE), {"BLOOM_KEEP_HEADERS": is_kept}
-    first = lab.kill_midway(4, SPIDER, **settings)
-    assert lab.claims()
-    assert ("S3CRET" in stored(lab)) is is_kept
-    done = lab.crawl(SPIDER, **settings)
-    assert {path.removeprefix(lab.site.url) for path in first + done.hits} == {*SITE}
-    assert not done.claims
+def test_what_the_spider_has_set_is_stored_and_used_by_the_next_run(lab_of: LabOf) -> None:
+    lab = lab_of(SITE)
+    lab.kill_midway(4, SPIDER)
+    texts = " ".join(claim.request for claim in lab.claims().values())
+    assert "Basic S3CRET" in texts
+    assert "user:S3CRET@" in texts
+    before = len(lab.site.fetches)
+    done = lab.crawl(SPIDER)
+    assert {path.removeprefix(lab.site.url) for path in lab.site.hits()} == {*SITE}
+    assert "S3CRET" in str([fetch.headers for fetch in lab.site.fetches[before:]])
     assert "S3CRET" not in done.log
-    assert done.log.count("and BLOOM_KEEP_HEADERS is False") == (not is_kept)
+    assert not done.claims
+
+
+#: Middlewares add a secret to each request, in all ways, and again when it is put back.
+ADDING = """
+class Add:
+    def process_request(self, request, spider=None):
+        request.headers["Authorization"] = "Basic S3CRET"
+        request.headers["Cookie"] = "id=S3CRET"
+        request.meta["note"] = "S3CRET"
+
+class AddedSpider(OddSpider):
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Add: 800}, "RETRY_TIMES": 1}
+
+    def parse(self, response):
+        for request in self.links(response):
+            yield request.replace(dont_filter=request.url.endswith("/odd"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "fetched", "claimed"),
+    [("/hop", 3, "/end"), ("/odd", 2, "once:/odd"), ("/fails", 2, "/fails")],
+    ids=["second redirect", "redirect of dont_filter", "retry"],
+)
+def test_what_middlewares_add_to_a_request_is_never_on_the_server(
+    lab_of: LabOf, first: str, fetched: int, claimed: str
+) -> None:
+    """Not with a redirect's target, a retry, or what fails: a kill loses none of them."""
+    hops = {"/hop": moved("/hop2"), "/hop2": moved("/end"), "/odd": moved("/end")}
+    lab = lab_of({"/": page(first, "/last"), "/end": page(), "/last": page(), "/fails": ERROR})
+    lab.site.pages |= hops
+    lab.kill_midway(fetched, ADDING, CONCURRENT_REQUESTS=1)
+    claims = lab.claims()
+    assert claimed in claims
+    assert "S3CRET" not in str([(name, claim.request) for name, claim in claims.items()])
+    done = lab.crawl(ADDING)
+    assert done.hits.keys() >= {"/last"} | ({"/end"} if first != "/fails" else {first})
+    assert "S3CRET" not in str(done.claims)
+    assert done.claims.keys() == ({first} if first == "/fails" else set())
 
 
 # -- what a client that can write there may make a crawl fetch --
 
 
-def forge(lab: Lab, url: str, meta: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-    """Write the claim of a worker that has stopped."""
-    bloom = BloomFilter(lab.client, KEY, blocks=1)
-    bloom.open()
-    item = fingerprint(Request(url))
-    own = {"bloom_claims": {f"default:{item.hex()}": 0}}
-    text = request_codec.dump(Request(url, meta={**own, **(meta or {})}, **kwargs), None)
-    claim = f"{workers.failed_id('odd')} n 1 0 {text}"
-    lab.client.hset(Keys(KEY).claims(0), item.hex(), claim)
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_a_restored_request_has_a_proxy_only_where_these_are_kept_and_is_never_offsite(
-    lab_of: LabOf, is_kept: bool
-) -> None:
-    url = "http://127.0.0.1:1/1"
-    lab = lab_of({"/": page(), url: page()})
-    forge(lab, url, {"proxy": lab.site.url})
-    forge(lab, f"{lab.site.offsite}/1")
-    done = lab.crawl(BLOOM_KEEP_HEADERS=is_kept, RETRY_ENABLED=False)
-    assert set(done.hits) == ({"/", url} if is_kept else {"/"})
-    assert done.stats.get("bloom/not_restored", 0) == (not is_kept)
-    assert ("it has cookies, credentials or a proxy" in done.log) is not is_kept
+def test_a_restored_request_is_never_offsite(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page(), "/1": page()})
+    BloomFilter(lab.client, KEY, blocks=1).open()
+    for url in (f"{lab.site.url}/1", f"{lab.site.offsite}/1"):
+        item = fingerprint(Request(url)).hex()
+        claim = f"wsomebody n 1 0 {json.dumps({'url': url})}"
+        lab.client.hset(Keys(KEY).claims("odd", 0), item, claim)
+    done = lab.crawl()
+    assert {*done.hits} == {"/", "/1"}
     assert done.stats["offsite/filtered"] == 1
     assert not done.claims
 
@@ -87,16 +101,14 @@ def test_a_restored_request_has_a_proxy_only_where_these_are_kept_and_is_never_o
 
 
 def test_the_log_and_stats_of_a_crawl_show_no_seeds(lab_of: LabOf) -> None:
-    """Who knows them can choose URLs that hide pages: one warning says what to do."""
+    """Who knows them can choose URLs that hide pages."""
     # No other number has these digits, one after the other.
     seeds = [4_040_404_001 + 1_009 * number for number in range(17)]
     lab = lab_of({"/": page("/1"), "/1": page()})
     given = {"BLOOM_SEEDS": json.dumps(seeds), "BLOOM_RECRAWL_RULES": '[["/list", "1 day"]]'}
     done = lab.crawl(**given, LOG_LEVEL="DEBUG", DUPEFILTER_DEBUG=True)
     used = BloomFilter(lab.client, KEY)
-    used.open()
-    assert list(used.seeds) == seeds
+    assert list(used.open().seeds) == seeds
     assert "Overridden settings" in done.log
     shown = done.log + json.dumps(done.stats)
     assert not [seed for seed in seeds if str(seed) in shown]
-    assert done.log.count("BLOOM_SEEDS lists") == 1
