@@ -119,6 +119,9 @@ def test_stats_that_pages_name_exist() -> None:
     stats = set(re.findall(r"`bloom/(\w+)`", read("docs/reference/stats.md")))
     assert stats
     assert not unknown(r"`bloom/(?:run/|1-day/|1-hour/)?(\w+)`", stats)
+    code = "".join(SOURCES.values())
+    assert [name for name in stats if f'"{name}"' not in code] == []
+    assert {*re.findall(r"report\.(?:count|set)\(\s*\"(\w+)\"", code)} <= stats
 
 
 def test_commands_that_pages_name_exist() -> None:
