@@ -5,63 +5,73 @@ from collections.abc import Callable
 
 import pytest
 from redis import Redis
-from support.filters import URLS, small
+from support.filters import KEY, URLS, at_round, fields, rings, small
 from support.outages import full, replica
-from support.saving import at_round, watched
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import ServerFullError
-from scrapy_bloom.bloom.model.sizing import plan
-from scrapy_bloom.bloom.protocol.membership import add
 
 pytestmark = pytest.mark.each_server
+RING = "{shop:bloom:%d}:ring"
 
 
-@pytest.mark.parametrize("blocks", [4, 32])
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        (len, 500),
-        (lambda bloom: sum(bloom.contains(URLS)), 500),
-        (lambda bloom: bloom.add(URLS[0]), False),
-        (lambda bloom: sum(bloom.add_many(URLS)), 500),
-        (lambda bloom: bloom.clear() or len(bloom), 0),
-        # Its rings under the old filter's seeds would record each item in the wrong places.
-        (lambda bloom: bloom.look() and sum(bloom.add_many(URLS)), 500),
-    ],
-)
-def test_every_call_follows_a_filter_created_anew(
-    client: Redis, blocks: int, call: Callable[[BloomFilter], object], expected: object
+def told(client: Redis) -> tuple[BloomFilter, list[str]]:
+    """Return a filter, and a list of what it says."""
+    notes: list[str] = []
+    return small(client, notify=lambda what, *_: notes.append(what)), notes
+
+
+# -- lost keys --
+
+
+def test_a_lost_bitmap_is_made_again_and_said_once(client: Redis) -> None:
+    bloom, notes = told(client)
+    bloom.add_many(URLS)
+    before = len(bloom)
+    client.delete("{shop:bloom:3}:default:0-0.0")
+    lost = bloom.add_many(URLS).count(True)
+    assert 20 < lost < 200
+    assert bloom.add_many(URLS) == [False] * 1000
+    assert (notes.count("lost"), len(bloom)) == (1, before)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "not counted"])
+def test_a_damaged_bitmap_is_made_again(client: Redis, damage: str) -> None:
+    """Without its count it could be filled beyond its capacity."""
+    bloom, notes = told(client)
+    bloom.add_many(URLS)
+    if damage == "truncated":
+        client.set("{shop:bloom:3}:default:0-0.0", b"\xff")
+    else:
+        client.hdel(RING % 3, "n:default:0-0.0")
+    assert 20 < bloom.add_many(URLS).count(True) < 200
+    assert bloom.add_many(URLS) == [False] * 1000
+    assert notes.count("lost") == 1
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("block", [0, 1, 5])
+def test_an_evicted_ring_loses_its_block_and_no_seeds(
+    client: Redis, block: int, is_running: bool
 ) -> None:
     bloom = small(client)
-    bloom.extend(URLS)
-    client.flushall()
-    other = BloomFilter(client, "shop:bloom", capacity=5_000, error_rate=1e-9, blocks=blocks)
-    other.extend(URLS[:500])
-    assert call(bloom) == expected
-    assert bloom.header == other.header
+    bloom.add_many(URLS)
+    spec, version = bloom.open(), fields(client, block=2)["v:default"]
+    client.delete(RING % block)
+    bloom = bloom if is_running else BloomFilter(client, KEY)
+    assert 20 < bloom.add_many(URLS).count(True) < 200
+    assert bloom.add_many(URLS) == [False] * 1000
+    assert bloom.open().seeds == spec.seeds
+    assert bloom.open().id == spec.id
+    assert fields(client, block=2)["v:default"] == version
 
 
-def test_opening_while_others_create_the_filter_anew_does_not_wipe_theirs(client: Redis) -> None:
-    """Between the header and the rings, all was deleted, created anew and filled."""
-    small(client).open()
-    late, other = small(client), small(client)
-    create_anew = at_round(1, lambda: (client.flushall(), other.extend(URLS)))
-    late.run(lambda session: watched(session.open(), create_anew))
-    assert other.add_many(URLS) == [False] * 1000
-    assert late.header == other.header
-    assert other.lost_blocks == 0
-
-
-def test_leftover_rings_and_bitmaps_of_another_filter_are_replaced(client: Redis) -> None:
-    """A restored backup of one block must not make its URLs look seen."""
-    size = plan(10_000, 1e-6).memory // 16
-    for block in range(16):
-        client.set(f"{{shop:bloom:{block}}}:0.0", b"\xff" * size)
-    bloom = small(client)
-    assert bloom.add_many(URLS) == [True] * 1000
-    saved = {key: client.dump(key) or b"" for key in client.keys("{shop:bloom:3}:*")}
+def test_rings_and_bitmaps_of_another_filter_are_replaced(client: Redis) -> None:
+    """A restored backup of some blocks must not make its URLs look seen."""
+    small(client).add_many(URLS)
+    keys = [key for block in (1, 3) for key in client.keys(f"{{shop:bloom:{block}}}:*")]
+    saved = {key: client.dump(key) or b"" for key in keys}
     client.flushall()
     fresh = small(client)
     fresh.open()
@@ -69,110 +79,108 @@ def test_leftover_rings_and_bitmaps_of_another_filter_are_replaced(client: Redis
         client.restore(key, 0, value, replace=True)
     assert fresh.add_many(URLS) == [True] * 1000
     assert small(client).add_many(URLS) == [False] * 1000
+    assert fields(client, block=3)["id"] == fresh.open().id
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        ("{shop:bloom:0}:header", "hash"),
-        ("{shop:bloom:0}:ring", "hash"),
-        ("{shop:bloom:5}:ring", "hash"),
-        ("{shop:bloom:5}:0.0", "string"),
-    ],
-)
-def test_a_key_of_another_type_is_named(client: Redis, key: str, kind: str) -> None:
+def test_bitmaps_that_are_left_without_a_ring_hide_nothing(client: Redis) -> None:
     small(client).open()
+    size = rings(client, 1)[0].layers[0].memory
+    client.flushall()
+    for block in range(16):
+        client.set(f"{{shop:bloom:{block}}}:default:0-0.0", b"\xff" * size)
+    assert small(client).add_many(URLS) == [True] * 1000
+
+
+# -- damaged keys --
+
+
+@pytest.mark.parametrize("key", [RING % 0, RING % 5, "{shop:bloom:5}:default:0-0.0"])
+def test_a_key_of_another_type_is_an_error_and_stays(client: Redis, key: str) -> None:
+    small(client).add_many(URLS)
     client.delete(key)
     client.lpush(key, "x")
-    with pytest.raises(StorageError, match=f"{key}.* holds a list, and the filter keeps a {kind}"):
+    with pytest.raises(StorageError, match="something else under a key of the filter. Choose"):
         small(client).add_many(URLS)
     assert client.lrange(key, 0, -1) == [b"x"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [("format", "9", "its format is '9', and this version reads 3"), ("seeds", "[]", "damaged")],
-)
-def test_a_header_that_cannot_be_read_is_named(
-    client: Redis, field: str, value: str, message: str
-) -> None:
-    small(client).open()
-    client.hset("{shop:bloom:0}:header", field, value)
-    with pytest.raises(StorageError, match=f"{{shop:bloom:0}}:header.*{message}"):
-        small(client).open()
+DAMAGES: dict[str, tuple[str, str]] = {
+    "spec": ("spec", "{}"),
+    "text": ("spec", "\xff"),
+    "version": ("spec", '{"format": 99}'),
+    "name": ("default:x", "8 1 0 1"),
+    "size": ("default:0-0.0", "99999999999 1 0 1"),
+    "zero": ("default:0-0.0", "0 1 0 1"),
+    "time": ("default:0-999999999999.0", "8 1 0 1"),
+    "count": ("n:default:0-0.0", "many"),
+}
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("blocks", "1024"), ("blocks", "8"), ("seeds", "[1, 2, 3]"), ("counting", "1")],
+    "use",
+    [
+        lambda bloom: bloom.open() and bloom.add_many(URLS),
+        lambda bloom: bloom.contains(URLS),
+        lambda bloom: bloom.info(),
+        lambda bloom: bloom.clear("default"),
+        lambda bloom: bloom.delete(),
+    ],
 )
-@pytest.mark.parametrize("lost", [[], ["{shop:bloom:0}:ring"]])
-def test_a_header_and_rings_that_disagree_are_named_before_anything_is_created(
-    client: Redis, field: str, value: str, lost: list[str]
+def test_damaged_fields_are_an_error_with_the_key_and_the_fix(
+    client: Redis, damage: str, use: Callable[[BloomFilter], object]
 ) -> None:
+    small(client).add_many(URLS)
+    client.hset(RING % 0, *DAMAGES[damage])
+    before = sorted(client.keys())
+    with pytest.raises(
+        StorageError, match=r"'{shop:bloom:0}:ring' can't be used, because .*Delete the filter's"
+    ):
+        use(small(client))
+    assert sorted(client.keys()) == before
+
+
+def test_a_ring_of_very_many_fields_is_an_error_and_is_not_read(client: Redis) -> None:
     bloom = small(client)
     bloom.add_many(URLS)
-    client.hset("{shop:bloom:0}:header", field, value)
-    if lost:
-        client.delete(*lost)
-    before = sorted(client.keys())
-    for use in (BloomFilter.open, BloomFilter.look, lambda b: b.add("a"), lambda b: b.info()):
-        message = rf"'{{shop:bloom:0}}:header' and .*:ring' differ in {field}:.*Delete"
-        with pytest.raises(StorageError, match=message):
-            use(BloomFilter(client, "shop:bloom"))
-    assert sorted(client.keys()) == before
-    # The remedy.
-    client.delete("{shop:bloom:0}:header")
-    assert sum(BloomFilter(client, "shop:bloom").contains(URLS)) >= 900 - 100 * len(lost)
+    client.hset(RING % 3, mapping={f"x{number}": "" for number in range(30_000)})
+    client.hset(RING % 3, "v:default", "another")
+    with pytest.raises(StorageError, match="{shop:bloom:3}:ring has too many fields"):
+        bloom.add_many(URLS)
 
 
 def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: Redis) -> None:
     bloom = small(client, blocks=1)
+    adding = bloom.session.add([("default", b"a")])
+    for number in range(250):
+        adding = at_round(
+            adding, number, lambda: client.hset(RING % 0, "v:default", secrets.token_hex(8))
+        )
     bloom.open()
-
-    def meddle(_: object) -> None:
-        client.hset("{shop:bloom:0}:ring", "v", secrets.token_hex(8))
-
-    with pytest.raises(StorageError, match="does something else write"):
-        bloom.run(lambda session: watched(add(session, [b"a"]), meddle))
+    with pytest.raises(StorageError, match="different each time it was read. Find out what"):
+        bloom.run(adding)
 
 
 # -- servers that refuse --
 
 
-def test_out_of_memory_says_so_and_marks_nothing(server: Server, client: Redis) -> None:
+def test_out_of_memory_says_so_and_records_nothing(server: Server, client: Redis) -> None:
     bloom = small(client)
-    bloom.open()
+    bloom.add("b")
     with full(server):
-        bloom.open()  # takes no memory: there may be claims to be ended, which gives some back
-        with pytest.raises(ServerFullError, match="out of memory"):
-            bloom.add("a")
-    assert bloom.add("a") is True
+        assert "b" in bloom
+        with pytest.raises(ServerFullError, match="out of memory. Raise its maxmemory"):
+            bloom.add_many(URLS)
+        assert bloom.info().count == 1
+    assert bloom.add_many(URLS) == [True] * 1000
 
 
-def test_a_filter_that_does_not_fit_is_refused_before_the_server_is_full(
+def test_a_read_only_replica_answers_lookups_and_takes_no_items(
     server: Server, client: Redis
 ) -> None:
-    """Else the queue on the same server could not push any more."""
-    limit = client.info("memory")["used_memory"] + (20 << 20)
-    with full(server, limit), pytest.raises(StorageError, match="out of memory"):
-        BloomFilter(client, "k", capacity=100_000_000).open()
-    assert client.info("memory")["used_memory"] < limit + (10 << 20)
-
-
-def test_readonly_replica_is_refused_at_open(server: Server, client: Redis) -> None:
-    small(client).open()
+    bloom = small(client)
+    bloom.add_many(URLS)
     with replica(server):
-        with pytest.raises(StorageError, match="read-only replica"):
-            small(client).open()
-        assert "a" not in small(client)  # reading is fine
-
-
-def test_a_full_filter_whose_count_is_lost_is_not_filled_again(client: Redis) -> None:
-    """Its error rate would be anything."""
-    bloom = BloomFilter(client, "k", capacity=100, error_rate=1e-9, blocks=1, growth=0)
-    bloom.add_many(map(str, range(200)))
-    client.hdel("{k:0}:ring", "n:0.0")
-    assert bloom.add_many(map(str, range(100))) == [True] * 100
-    assert bloom.lost_blocks == 1
-    assert len(bloom) == 100
+        assert bloom.contains(URLS) == [True] * 1000
+        with pytest.raises(StorageError, match="read-only replica. Use the address of its primary"):
+            bloom.add("new")
