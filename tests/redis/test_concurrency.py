@@ -1,4 +1,4 @@
-"""Several processes at once: who gets "new", and what it costs."""
+"""Several processes at once: each item is new to exactly one of them, whatever else happens."""
 
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -6,21 +6,16 @@ from typing import Any
 import pytest
 from redis import Redis
 from support.calls import script_calls
+from support.clock import MovedServer
+from support.filters import small
 from support.processes import clean
-from support.saving import watched
 from support.servers import Server
-
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.membership import add
-from scrapy_bloom.bloom.protocol.ring_store import MAX_ROUNDS
-from scrapy_bloom.bloom.protocol.scripts import Call
 
 pytestmark = pytest.mark.each_server(others="slow")
 
 PROCESSES = 8
-URLS = [f"https://example.com/page/{i}" for i in range(500)]
-
+URLS = [f"https://example.com/page/{i}" for i in range(400)]
+DAY = 86_400
 
 #: Of this process, if it is one of several.
 barriers: list[Barrier] = []
@@ -30,48 +25,64 @@ def inherit(barrier: Barrier) -> None:
     barriers.append(barrier)
 
 
-def claim_in_lock_step(url: str) -> list[bool]:
+def add_in_lock_step(url: str, options: dict[str, Any]) -> list[bool]:
     with Redis.from_url(url) as client:
-        bloom = BloomFilter(client, "shared")
-        bloom.open()
+        bloom = small(client, "shared", **options)
+        barriers[0].wait()  # they create it at the same moment, too
         verdicts = []
         for item in URLS:
-            barriers[0].wait()
             verdicts.append(bloom.add(item))
+            barriers[0].wait()
         return verdicts
 
 
-def test_eight_processes_in_lock_step_never_agree_on_new(server: Server, client: Redis) -> None:
-    """Every URL is new exactly once, in one command a call."""
-    bloom = BloomFilter(client, "shared", capacity=10_000, error_rate=1e-6)
-    bloom.open()
-    bloom.contains(["load the script"])
-    bloom.add("load the script")
-    before = script_calls(client)
+def in_lock_step(server: Server, **options: Any) -> None:
+    """Each URL is new exactly once."""
     with clean.Pool(PROCESSES, inherit, [clean.Barrier(PROCESSES)]) as pool:
-        verdicts = pool.map(claim_in_lock_step, [server.url] * PROCESSES, chunksize=1)
+        calls = [(server.url, options)] * PROCESSES
+        verdicts = pool.starmap(add_in_lock_step, calls, chunksize=1)
     assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
-    assert all(sum(row) > 0 for row in verdicts), "they were not in lock step"
-    # At open: the header, the rights on 16 blocks, 16 rings, and the header again, to be kept. Then
-    # one command per call.
-    assert script_calls(client) - before == PROCESSES * (1 + 16 + 16 + 1 + len(URLS))
+    assert sum(1 for row in verdicts if any(row)) > 1, "they were not in lock step"
 
 
-def test_a_claim_outlasts_changes_by_others_as_long_as_it_makes_progress(client: Redis) -> None:
-    options: dict[str, Any] = {"capacity": 20, "growth": 1, "error_rate": 1e-9, "blocks": 1}
-    bloom, other = (BloomFilter(client, "k", **options) for _ in range(2))
-    bloom.open()
-    rounds = 0
+def test_eight_processes_in_lock_step_never_agree_on_new(server: Server, client: Redis) -> None:
+    in_lock_step(server)
+    bloom = small(client, "shared")
+    assert len(bloom) == len(URLS)
+    bloom.add_many(URLS)
+    before = script_calls(client)
+    bloom.add("one command a call")
+    assert script_calls(client) == before + 1
 
-    def after_the_other(calls: list[Call]) -> None:
-        nonlocal rounds
-        if calls[0].script.name == "add":
-            rounds += 1
-            if rounds % 2:
-                other.add_many([f"{rounds} {n}" for n in range(25)])  # more than fit in a layer
 
-    items = [b"item %d" % n for n in range(320)]
-    verdicts = bloom.run(lambda session: watched(add(session, items), after_the_other))
-    assert verdicts == [Verdict.NEW] * len(items)
-    assert rounds > 2 * MAX_ROUNDS
-    assert other.add_many(items) == [False] * len(items)
+def test_they_do_not_while_it_grows_from_one_bitmap_to_many(server: Server, client: Redis) -> None:
+    in_lock_step(server, capacity=4, blocks=2)
+    assert small(client, "shared").info().windows["default"].layers > 4
+
+
+def test_they_do_not_while_it_is_counting(server: Server, client: Redis) -> None:
+    in_lock_step(server, capacity=1000, blocks=2, counting=True)
+
+
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_they_do_not_while_generations_are_opened_and_forgotten(
+    moved: MovedServer, ring: str
+) -> None:
+    """While all add a URL, the clock goes on by a part of a day."""
+    barrier, told = clean.Barrier(PROCESSES + 1), list[str]()
+    options = {"window": "3 days", "period": "1 day", "ring": ring, "capacity": 20, "blocks": 2}
+    with clean.Pool(PROCESSES, inherit, [barrier]) as pool:
+        calls = [(moved.url, options)] * PROCESSES
+        running = pool.starmap_async(add_in_lock_step, calls, chunksize=1)
+        for number in range(len(URLS) + 1):
+            barrier.wait()
+            if number % 10 == 0:
+                moved.move(DAY * 0.4)
+        verdicts = running.get()
+    assert [sum(column) for column in zip(*verdicts, strict=True)] == [1] * len(URLS)
+    with moved.client() as client:
+        bloom = small(client, "shared", **options, notify=lambda what, *_: told.append(what))
+        seen = bloom.contains(URLS)
+    assert not any(seen[:200])
+    assert all(seen[350:])
+    assert "lost" not in told

@@ -1,130 +1,88 @@
-"""What a filter takes on the server: which keys it has, and how it goes without a trace."""
+"""What a filter takes on the server, and how it goes without a trace."""
 
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
 import redis
 from redis import Redis
-from support.saving import at_round, watched
+from support.filters import URLS, add_to, at_round, small, with_windows
 
-from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.protocol import deletion
+from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
 
 pytestmark = pytest.mark.each_server(others="slow")
 
-URLS = [f"https://example.com/{number}" for number in range(300)]
 
-
-def stored(client: Redis) -> set[str]:
+def stored(client: Any) -> set[str]:
     return {key.decode() for key in client.scan_iter(count=1_000)}
 
 
-def some(client: Any, key: str = "shop", **options: Any) -> BloomFilter:
-    return BloomFilter(client, key, **{"capacity": 1_000, "blocks": 3, **options})
-
-
-# -- delete --
-
-
-@pytest.mark.parametrize("options", [{"window": "5 months"}, {"capacity": 10, "growth": 2}])
-def test_a_deleted_filter_leaves_nothing(client: Redis, options: dict[str, Any]) -> None:
-    other = some(client, "other")
-    other.extend(URLS)
+@pytest.mark.parametrize("key", ["shop", "sh*p", "sh?p", "s\\hop", "shop:1"])
+def test_a_deleted_filter_leaves_nothing_and_no_other_key_goes(client: Redis, key: str) -> None:
+    for other in {"shop", "shops", "sh*p", "*", "shop:1:1"} - {key}:
+        small(client, other, capacity=10).add("a")
+    client.set(f"{{{key}:0}}:mine", "of somebody else")
     before = stored(client)
-    bloom = some(client, **options)
+    bloom = with_windows(client, key, default="5 months", week="1 week")
     bloom.extend(URLS)
-    client.hset("{shop:1}:claims", "field", "value")
-    client.zadd("{shop:0}:heartbeats", {"member": 1})
-    client.set("{shop:0}:workers-version", "nonce")
-    assert bloom.delete() is True
+    add_to(bloom, "week", *URLS)
+    bloom.run(bloom.session.enter("spider"))
+    claims = Claims(bloom.session, "spider")
+    bloom.run(claims.keep([NewClaim(("default", url.encode()), "n", "{}") for url in URLS], "w"))
+    bloom.run(claims.beat("w", 60))
+    assert len(stored(client) - before) == 2 + 2 * 2 + 2 + 1
+    # By a client that has none of these windows.
+    small(client, key).delete()
     assert stored(client) == before
-    assert bloom.delete() is False
-    assert all(other.contains(URLS))
+    small(client, key).delete()
+    assert stored(client) == before
 
 
-@pytest.mark.parametrize(
-    ("key", "damage"),
-    [
-        *(("{shop:0}:header", ()), ("{shop:0}:ring", ())),
-        *(("{shop:1}:ring", ("state", "garbage")), ("{shop:0}:header", ("blocks", "many"))),
-        *(("{shop:0}:header", ("blocks", "1")), ("{shop:0}:header", ("blocks", "50"))),
-    ],
-)
-def test_what_is_left_of_a_damaged_filter_goes(
-    client: Redis, key: str, damage: tuple[str, ...]
-) -> None:
-    some(client).extend(URLS)
-    if damage:
-        client.hset(key, damage[0], damage[1])
-        with pytest.raises(StorageError):
-            some(client).open()
-    else:
-        client.delete(key)
-        # Of a bitmap without a ring, only the name says whose it is.
-        assert set(some(client).keys()) >= stored(client) - {"{shop:0}:0.0"}
-    assert some(client).delete() is True
+def test_a_filter_that_has_grown_and_is_used_goes_and_is_created_again(client: Redis) -> None:
+    bloom, user = (small(client, capacity=10, blocks=3) for _ in range(2))
+    user.extend(URLS)
+    before = user.open()
+    bloom.delete()
+    assert stored(client) == set()
+    assert user.add_many(URLS) == [True] * 1000
+    assert user.open().seeds == before.seeds, "who has it open keeps its seeds"
+    bloom.delete()
+    assert small(client).open().seeds != before.seeds
+
+
+def test_a_filter_with_many_blocks_goes(client: Redis) -> None:
+    bloom = small(client, blocks=300, capacity=1_000)
+    bloom.extend(URLS)
+    assert len(stored(client)) > 500
+    bloom.delete()
     assert stored(client) == set()
 
 
-@pytest.mark.parametrize("key", ["sh?p", "s\\hop", "shop:1"])
-def test_bitmaps_of_rings_that_cannot_be_read_go_and_no_other_keys(client: Redis, key: str) -> None:
-    """Many bitmaps, among many other keys."""
-    others = ("shop:1:1", "shop", "shops", "sh*p", "sh?p", "*", "x", "[shop]", "s\\hop", "hop")
-    for other in {*others} - {key}:
-        some(client, other, capacity=10).add("a")
-    client.mset(
-        {f"{{{key}:1}}:{name}": "mine" for name in ("mine", "0.0.0", "x0.0", "0.", "load:x")}
-    )
-    client.mset({f"of somebody else {number}": "" for number in range(2_000)})
-    before = stored(client)
-    bloom = some(client, key, capacity=10, window="5 days", period="1 day")
+def test_bitmaps_on_every_node_go(cluster: redis.RedisCluster) -> None:
+    small(cluster, "other").extend(URLS)
+    before = stored(cluster)
+    bloom = small(cluster)
     bloom.extend(URLS)
-    bloom.rotate()
-    bloom.extend(f"another {url}" for url in URLS)
-    client.hset(f"{{{key}:1}}:ring", "state", "garbage")
-    client.delete(f"{{{key}:2}}:ring")
-    assert len(stored(client) - before) > 20
-    assert some(client, key).delete() is True
-    assert stored(client) == before
-
-
-def test_bitmaps_without_a_ring_are_found_on_every_node(cluster: redis.RedisCluster) -> None:
-    def names() -> set[bytes]:
-        return set(cluster.scan_iter(count=1_000))
-
-    some(cluster, "other").extend(URLS)
-    before = names()
-    bloom = some(cluster, blocks=16, capacity=50)
-    bloom.extend(URLS)
-    for block in range(0, 16, 2):
-        cluster.hset(f"{{shop:{block}}}:ring", "state", "garbage")
-    for block in range(1, 16, 4):
-        cluster.delete(f"{{shop:{block}}}:ring")
-    assert bloom.delete() is True
-    assert names() == before
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
+    bloom.delete()
+    assert stored(cluster) == before
 
 
 @pytest.mark.parametrize("is_used", [False, True])
-def test_a_deletion_can_be_repeated_that_was_interrupted_or_whose_filter_is_used(
+def test_a_deletion_that_was_interrupted_or_whose_filter_is_used_can_be_repeated(
     client: Redis, is_used: bool
 ) -> None:
-    """At any of its round trips, of which there are less than 15; users create it anew."""
-    for rounds in range(15):
-        bloom, user = some(client), some(client)
-        bloom.extend(URLS)
-        user.open()
-        happen = at_round(rounds, partial(user.extend, URLS) if is_used else interrupt)
-        with suppress(KeyboardInterrupt):
-            bloom._driver.run(watched(deletion.delete(bloom.session), happen))
-        if is_used:
-            user.extend(URLS)
-        left = bool(stored(client))
-        assert some(client).delete() is left
+    def happen() -> None:
+        user.extend(URLS)
+        if not is_used:
+            raise KeyboardInterrupt
+
+    for round_ in range(1, 4):
+        bloom, user = (small(client, blocks=20) for _ in range(2))
+        user.extend(URLS)
+        try:
+            bloom.run(at_round(bloom.session.delete(), round_, happen))
+        except KeyboardInterrupt:
+            assert stored(client)
+        user.extend(URLS)
+        assert user.contains(URLS) == [True] * 1000
+        small(client).delete()
         assert stored(client) == set()
-    assert left is is_used

@@ -1,33 +1,30 @@
-"""BloomFilter on real servers: the set it is, what is stored, and what it refuses."""
+"""BloomFilter on real servers: the set it is, its names, what is stored, and its windows."""
 
 import copy
 import pickle
-import random
 import tracemalloc
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import pytest
 from redis import Redis
-from support.cli import unchanged
-from support.filters import URLS, small
-from support.servers import Server
+from support.filters import KEY, URLS, add_to, at_round, fields, rings, small, with_windows
+from support.servers import Server, contents
 
-from scrapy_bloom import BloomFilter, ConfigurationError
-from scrapy_bloom.bloom.protocol.ring_store import FILLING, FULL, GROWN, LOST
+from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.protocol.session import Verdict
 
 pytestmark = pytest.mark.each_server
 
 
 def test_stored_keys_are_those_of_the_design(client: Redis) -> None:
-    small(client, blocks=2).open()
-    assert sorted(client.keys()) == [
-        b"{shop:bloom:0}:0.0",
-        b"{shop:bloom:0}:header",
-        b"{shop:bloom:0}:ring",
-        b"{shop:bloom:1}:0.0",
-        b"{shop:bloom:1}:ring",
-    ]
+    bloom = small(client, blocks=2)
+    bloom.add_many(["a", "b", "c", "d", "e", "f"])
+    names = ["{shop:bloom:0}:default:0-0.0", "{shop:bloom:0}:ring"]
+    names += [name.replace(":0}", ":1}") for name in names]
+    assert bloom.keys() == sorted(key.decode() for key in client.keys()) == sorted(names)
+    assert set(fields(client)) == {"id", "spec"} | {"v:default", "default:0-0.0", "n:default:0-0.0"}
+    assert fields(client)["spec"] == fields(client, block=1)["spec"]
     assert all(client.ttl(key) == -1 for key in client.keys())
 
 
@@ -47,90 +44,76 @@ def test_contains_takes_one_or_many_and_records_nothing(client: Redis) -> None:
 @pytest.mark.parametrize("item", [1, None, ["x"], bytearray(b"x")])
 def test_items_are_str_or_bytes(client: Redis, item: Any) -> None:
     bloom = small(client)
-    for call in (bloom.add, bloom.__contains__):
+    with pytest.raises(TypeError, match="str or bytes"):
+        bloom.add(item)
+    for several in (bloom.add_many, bloom.extend, bloom.contains):
         with pytest.raises(TypeError, match="str or bytes"):
-            call(item)
-    for batch_call in (bloom.add_many, bloom.extend, bloom.contains):
-        with pytest.raises(TypeError, match="str or bytes"):
-            batch_call(["fine", item])
+            several(["fine", item])
     # Else the characters of one would be taken for items.
-    for several in (bloom.add_many, bloom.extend, bloom.find_all):
-        with pytest.raises(TypeError, match="several items"):
+    for several in (bloom.add_many, bloom.extend):
+        with pytest.raises(ConfigurationError, match="Several items are expected"):
             several("https://example.com/")
     assert len(bloom) == 0
 
 
-@pytest.mark.each_server(others="slow")
-def test_a_large_claim_keeps_its_order_and_what_streams_is_not_kept(client: Redis) -> None:
-    bloom = small(client, capacity=30_000, error_rate=1e-6, seeds=20)
-    known = random.Random(1).sample(range(12_000), 3_000)
+def test_names_of_pyrebloom(client: Redis) -> None:
+    bloom = small(client, blocks=1, seeds=7, error_rate=1e-4, capacity=100)
+    assert bloom.put("a")
+    assert not bloom.put("a")
+    assert bloom.extend(["a", "b", "c"]) == 2
+    assert bloom.contains(["b", "d"]) == [True, False]
+    assert bloom.hashes == 7
+    assert bloom.bits == rings(client, 1)[0].layers[0].bits
+    assert len(bloom.keys()) == 2
+
+
+def test_a_large_batch_keeps_its_order_and_what_streams_takes_no_memory(client: Redis) -> None:
+    bloom = small(client, capacity=100_000, seeds=20)
     tracemalloc.start()
-    bloom.extend(map(str, known))
-    verdicts = bloom.add_many(map(str, range(12_000)))
+    assert bloom.extend(f"{n}" for n in range(0, 40_000, 4)) == 10_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert [i for i, new in enumerate(verdicts) if not new] == sorted(known)
-    assert peak < 5e6  # most of it the answers' list and what one round takes
+    assert peak < 25e6
+    verdicts = bloom.add_many(map(str, range(12_000)))
+    assert [n for n, new in enumerate(verdicts) if not new] == [*range(0, 12_000, 4)]
 
 
 def test_one_round_trip_per_call(client: Redis) -> None:
     bloom = small(client)
-    bloom.open()
-    for call in (
-        lambda: bloom.add("new"),
-        lambda: bloom.add_many(URLS),
-        lambda: bloom.contains(URLS),
-        lambda: "x" in bloom,
-    ):
-        call()  # the server may not know the script yet
-        before = bloom.round_trips
+    bloom.add_many(URLS)
+    assert bloom.contains(URLS[:1]) == [True]
+    for call in (lambda: bloom.add("new"), lambda: bloom.add_many(URLS), lambda: "x" in bloom):
+        before = bloom.transport.round_trips
         call()
-        assert bloom.round_trips == before + 1
-
-
-def test_integers_of_other_types_are_integers(client: Redis) -> None:
-    values = {"capacity": 1_000, "blocks": 3, "growth": 3, "max_memory": 1 << 30}
-    options: Any = {name: np.int64(value) for name, value in values.items()}
-    options |= {"window": np.int64(7_200), "run": np.int64(5), "timeout": np.int64(60)}
-    seeds: Any = [np.uint32(1), np.uint32(2**32 - 1)]
-    bloom = BloomFilter(client, "k", error_rate=0.3, seeds=seeds, **options)
-    info = bloom.info(cast("Any", np.uint32(2)))
-    assert {name: getattr(info, name) for name in values} == values
-    assert (info.window, bloom.seeds) == ("2 hours", (1, 2**32 - 1))
+        assert bloom.transport.round_trips == before + 1
 
 
 def test_a_filter_as_an_object(client: Redis) -> None:
     bloom = small(client)
     assert bloom
+    assert repr(bloom) == "BloomFilter('shop:bloom') on the Redis server"
     for copy_it in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="cannot be pickled.*the same key"):
+        with pytest.raises(TypeError, match="can't be pickled. Open it in each process"):
             copy_it(bloom)
-    assert bloom.round_trips == 0
+    assert bloom.transport.round_trips == 0
     with bloom as opened:
         assert opened is bloom
-        assert bloom.header is not None
+        assert client.exists("{shop:bloom:0}:ring")
     assert bloom.add("a"), "nothing was closed"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"notify": "print"}, "notify is a function; got 'print'"),
-        ({"key": "\ud800"}, "valid Unicode"),
-        ({"timeout": 0}, "timeout is a time from"),
-        ({"timeout": float("nan")}, "timeout is a time from"),
-        ({"capacity": np.True_}, "capacity"),
-        ({"like": "tuesday"}, "like is a BloomFilter"),
-    ],
-)
-def test_odd_arguments_are_refused_by_name(
-    client: Redis, wrong: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        BloomFilter(client, **{"key": "k", **wrong})
-    for block in (True, "1", 99, -1):
-        with pytest.raises(ConfigurationError, match="block is one of"):
-            BloomFilter(client, "k").info(block)  # type: ignore[arg-type]
+def test_a_filter_is_opened_by_an_address(client: Redis, server: Server) -> None:
+    bloom = BloomFilter(server.url, KEY, capacity=100)
+    assert bloom.add("a")
+    assert "a" in small(client, capacity=100)
+    assert f"127.0.0.1:{server.port}" in repr(bloom)
+    bloom.client.close()
+
+
+@pytest.mark.parametrize("key", ["", "a{b", "a}b", "\ud800", 7])
+def test_odd_keys_are_an_error(client: Redis, key: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"`key` = .* can't be used\. Choose"):
+        BloomFilter(client, key)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -141,93 +124,139 @@ def test_both_redis_protocols_work(client: Redis, server: Server, protocol: int)
         assert len(bloom) == 1
 
 
-# -- what is told --
+# -- options of a filter in use --
 
 
-def watched(client: Redis, told: list[tuple[str, int]], **options: Any) -> BloomFilter:
-    return BloomFilter(
-        client, "k", notify=lambda what, ring: told.append((what, ring.block)), **options
-    )
+def test_what_is_fixed_is_as_stored_and_sizes_count_for_new_bitmaps(client: Redis) -> None:
+    small(client, blocks=4).add_many(URLS)
+    other = BloomFilter(client, KEY, capacity=5)
+    assert other.contains(URLS) == [True] * 1000
+    assert other.open().blocks == 4
+    assert other.open().capacity == 5
+    assert rings(client, 4)[0].layers[0].capacity > 2_500
+    with pytest.raises(FilterMismatchError, match="created with `blocks` = 4"):
+        BloomFilter(client, KEY, blocks=8).add("a")
 
 
+@pytest.mark.parametrize("options", [{}, {"ring": "write-all", "window": "2 days"}], ids=str)
 @pytest.mark.parametrize("singly", [False, True])
-def test_filling_growth_and_fullness_are_told_once_and_a_full_filter_hides_nothing(
-    client: Redis, singly: bool
+def test_a_filter_grows_and_says_so_once_per_bitmap(
+    client: Redis, singly: bool, options: dict[str, Any]
 ) -> None:
-    def claim(items: range) -> list[bool]:
-        texts = list(map(str, items))
-        return [bloom.add(text) for text in texts] if singly else bloom.add_many(texts)
-
-    told: list[tuple[str, int]] = []
-    options = {"capacity": 100, "error_rate": 1e-9, "blocks": 1}
-    bloom = watched(client, told, **options)
-    assert claim(range(79)) == [True] * 79
-    assert not told
-    assert claim(range(79, 100)) == [True] * 21
-    assert told == [(FILLING, 0)]
-    assert claim(range(100, 200)) == [True] * 100
-    assert told == [(FILLING, 0), (GROWN, 0)]
-    told.clear()
-    client.flushall()
-    bloom = watched(client, told, **options, growth=0)
-    assert claim(range(200)) == [True] * 200
-    assert (len(bloom), bloom.unrecorded) == (100, 100)
-    # What is recorded stays seen; what is not stays new.
-    assert claim(range(200)) == [False] * 100 + [True] * 100
-    assert bloom.contains(map(str, range(200))) == [True] * 100 + [False] * 100
-    assert told == [(FILLING, 0), (FULL, 0)]
-    assert bloom.unrecorded == 200
-    assert bloom.info().estimated_error_rate <= 1e-9
-
-
-def test_losses_are_told_once_by_who_finds_them(client: Redis) -> None:
-    told: list[tuple[str, int]] = []
-    bloom = watched(client, told)
-    bloom.add_many(URLS)
-    client.delete("{k:3}:0.0", "{k:5}:ring")
-    bloom.add_many(URLS)
-    bloom.add_many(URLS)
-    assert sorted(told) == [(LOST, 3), (LOST, 5)]
-    assert bloom.lost_blocks == 2
+    told: list[str] = []
+    bloom = small(
+        client, blocks=1, capacity=100, notify=lambda what, *_: told.append(what), **options
+    )
+    texts = list(map(str, range(1_000)))
+    new = [bloom.add(text) for text in texts] if singly else bloom.add_many(texts)
+    assert new == [True] * 1_000
+    assert bloom.contains(texts) == [True] * 1_000
+    layers = rings(client, 1)[0].layers
+    assert [layer.number for layer in layers] == [0, 1, 2, 3]
+    assert told.count("grown") == 3
+    assert (len(bloom), bloom.info().windows["default"].layers) == (1_000, 4)
+    assert bloom.info().windows["default"].error_rate <= 1e-9
 
 
 # -- windows --
 
 
-def test_explicit_settings_are_applied_once_by_the_last_to_open(client: Redis) -> None:
-    first = small(client, window="2 runs", run="0")
-    first.add_many(URLS)
-    stored = first.config
-    second = small(
-        client, capacity=20_000, error_rate=1e-5, window="6 days", period="1 day", growth=1
-    )
-    second.open()
-    assert second.replaced_config == stored != second.config
-    assert first.add_many(URLS) == [False] * 1000
-    for bloom in (first, second, BloomFilter(client, "shop:bloom")):
-        info = bloom.info()
-        assert (info.capacity, info.error_rate, info.growth) == (20_000, 1e-5, 1)
-        assert (info.window, info.period) == ("6 days", "1 day")
-    assert first.replaced_config is None
-    third = small(client, capacity=20_000, error_rate=1e-5, window="6 days")
-    with unchanged(client, "*:ring"):
-        third.open()
-    assert third.replaced_config is None
+def test_windows_of_a_filter_are_different_sets_with_the_same_seeds(client: Redis) -> None:
+    bloom = with_windows(client, week="1 week", run="1 day")
+    assert add_to(bloom, "week", "a", "b") == [True, True]
+    assert add_to(bloom, "run", "a") == [True]
+    assert bloom.add("a")
+    info = bloom.info()
+    assert {name: window.count for name, window in info.windows.items()} == {
+        "default": 1,
+        "week": 2,
+        "run": 1,
+    }
+    assert (info.count, str(info.windows["week"].schedule)) == (4, "1 week")
+    bloom.clear("week")
+    assert add_to(bloom, "week", "a") == [True]
+    assert not bloom.add("a")
+    assert not any(add_to(bloom, "run", "a"))
 
 
-def test_looking_changes_and_repairs_nothing(client: Redis) -> None:
-    looking = small(client, capacity=1, window="9 runs", run="z")
-    assert looking.look() is None
-    assert not client.keys()
-    small(client, window="2 runs", run="a").add_many(URLS)
-    with unchanged(client):
-        snapshot = looking.look()
-    assert snapshot is not None
-    assert sum(ring.count(snapshot.counts[b]) for b, ring in snapshot.rings.items()) == 1000
-    assert snapshot.rings[0].config.capacity == 10_000
-    client.delete("{shop:bloom:3}:ring", "{shop:bloom:5}:0.0")
-    with unchanged(client):
-        snapshot = looking.look()
-    assert snapshot is not None
-    assert sorted(snapshot.rings) == [b for b in range(16) if b != 3]
-    assert looking.lost_blocks == 0
+def test_a_window_that_only_others_use_is_shown_and_cleared(client: Redis) -> None:
+    crawl = with_windows(client, week="1 week")
+    crawl.run(crawl.session.enter("spider"))
+    add_to(crawl, "week", "a", "b")
+    crawl.add("a")
+    tool = BloomFilter(client, KEY)
+    assert str(tool.info().windows["week"].schedule) == "1 week"
+    assert tool.info().windows["week"].count == 2
+    tool.clear("week")
+    assert tool.info().windows["week"].count == 0
+    assert add_to(crawl, "week", "a", "b") == [True, True]
+    assert "a" in crawl
+    before = contents(client)
+    tool.clear("no such window")
+    assert contents(client) == before
+
+
+def test_entering_notes_windows_and_tells_which_have_changed(client: Redis) -> None:
+    def enter(**windows: str) -> dict[str, str]:
+        bloom = with_windows(client, **windows)
+        changed = bloom.run(bloom.session.enter("spider"))
+        return {name: str(schedule) for name, schedule in changed.items()}
+
+    assert enter(default="2 months", week="1 week") == {}
+    assert enter(default="2 months", week="1 week") == {}
+    assert enter(default="5 months", week="1 week") == {"default": "2 months"}
+    assert enter(default="never", week="2 days") == {
+        "default": "5 months",
+        "week": "1 week",
+    }
+
+
+# -- clear --
+
+
+@pytest.mark.parametrize("options", [{"window": "2 days"}, {"capacity": 50}, {"counting": True}])
+def test_a_cleared_filter_is_empty_and_has_its_seeds(
+    client: Redis, options: dict[str, Any]
+) -> None:
+    bloom, other = small(client, **options), small(client, **options)
+    bloom.extend(URLS)
+    assert other.contains(URLS[:3]) == [True] * 3
+    before = bloom.open()
+    bloom.clear()
+    for one in (bloom, other, BloomFilter(client, KEY)):
+        assert (one.info().count, one.contains(URLS[:3])) == (0, [False] * 3)
+    assert bloom.open() == other.open() == before
+    assert other.add_many(URLS) == [True] * 1000
+
+
+USES: list[tuple[Callable[[BloomFilter], object], object]] = [
+    (len, 500),
+    (lambda bloom: sum(bloom.contains(URLS)), 500),
+    (lambda bloom: bloom.add(URLS[0]), False),
+    (lambda bloom: sum(bloom.add_many(URLS)), 500),
+    (lambda bloom: bloom.clear() or len(bloom), 0),
+    (lambda bloom: bloom.info() and sum(bloom.add_many(URLS)), 500),
+]
+
+
+@pytest.mark.parametrize("blocks", [4, 32])
+@pytest.mark.parametrize(("use", "expected"), USES)
+def test_every_call_follows_a_filter_that_was_deleted_and_created_again(
+    client: Redis, blocks: int, use: Callable[[BloomFilter], object], expected: object
+) -> None:
+    bloom = small(client)
+    bloom.extend(URLS)
+    client.flushall()
+    other = BloomFilter(client, KEY, capacity=5_000, error_rate=1e-9, blocks=blocks)
+    other.extend(URLS[:500])
+    assert use(bloom) == expected
+    assert bloom.session.known.seeds == other.session.known.seeds
+
+
+def test_of_two_clients_that_create_it_at_the_same_moment_one_wins(client: Redis) -> None:
+    one, two = small(client), small(client)
+    # It has found nothing when the other one creates the filter.
+    adding = at_round(one.session.add([("default", b"a")]), 1, lambda: two.add_many(["a", "b"]))
+    assert one.run(adding) == [Verdict.SEEN]
+    assert one.open() == two.open()
+    assert one.add_many(["b", "c"]) == [False, True]
