@@ -41,7 +41,7 @@ def test_what_is_no_client_is_refused(kind: type, make: Callable[[], Any], messa
 def test_clients_that_decode_and_either_protocol_work(
     server: Server, client: Redis, options: dict[str, Any]
 ) -> None:
-    with server.client(**options) as other:
+    with Redis.from_url(server.url, **options) as other:
         bloom = BloomFilter(other, "k", capacity=1_000, window="2 days")
         assert bloom.add_many(["grün", b"\xff"]) == [True, True]
         assert bloom.info().windows["default"].count == 2

@@ -70,5 +70,5 @@ def test_tls_to_a_port_without(tls_server: TLSServer, using: Use) -> None:
 
 
 def test_no_tls_to_a_port_with_it(tls_server: TLSServer, using: Use) -> None:
-    with refused("closed the connection. If it expects TLS, use rediss://"):
+    with refused("closed the connection. Check whether it expects TLS (rediss://)"):
         using(f"redis://:{SECRET}@127.0.0.1:{tls_server.port}/0")

@@ -150,6 +150,9 @@ def _chosen(kind: str, scheme: str, given: dict[str, Any]) -> tuple[dict[str, An
         if short in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
             _check_file(name, value)
         (own if short == name else others)[short] = value
+    for one in own, others:
+        if "ssl_certfile" in one:  # redis-py 7.1 doesn't look for the key in the same file
+            one.setdefault("ssl_keyfile", one["ssl_certfile"])
     return own, others
 
 
