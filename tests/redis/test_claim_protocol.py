@@ -1,264 +1,360 @@
-"""Claims on real servers: made once, ended by whoever may, found and taken over."""
+"""Claims on real servers: made once, ended by their owners, found, taken over, confirmed."""
 
-from functools import partial
+from collections.abc import Sequence
 
 import pytest
 from redis import Redis
-from support.claims import (
-    LATER,
-    NOW,
-    OURS,
-    STRANGER,
-    THEIRS,
-    A,
-    B,
-    C,
-    claim_item,
-    claim_text,
-    claim_unkept,
-    claims,
-    only,
-    reassign,
-    release,
-)
+from support.filters import KEY, at_round, fields, small
 
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol import claim_protocol
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.bloom.protocol.claim_protocol import KEPT, ClaimPage, StoredClaim
+from scrapy_bloom.bloom.protocol.claims import (
+    AGAIN,
+    FAILED,
+    MAX_ATTEMPTS,
+    Again,
+    Claims,
+    NewClaim,
+    StoredClaim,
+)
+from scrapy_bloom.bloom.protocol.session import Key, Verdict
 
 pytestmark = pytest.mark.each_server
 
-MINE, OTHERS, NEW, SEEN = Verdict.MINE, Verdict.OTHERS, Verdict.NEW, Verdict.SEEN
-YIELD_AGAIN, OTHERS_UNKEPT = Verdict.YIELD_AGAIN, Verdict.OTHERS_UNKEPT
+NEW, SEEN, CLAIMED = Verdict.NEW, Verdict.SEEN, Verdict.CLAIMED
+OURS, THEIRS = "ours", "theirs"
+A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
+HASH = "{shop:bloom:0}:claims:shop"
+
+
+class Spider:
+    """A spider's claims on a filter of one block."""
+
+    def __init__(self, bloom: BloomFilter, name: str = "shop", cooldown: int = 600) -> None:
+        self.bloom, self.claims = bloom, Claims(bloom.session, name, cooldown)
+
+    def claim(
+        self, *items: bytes, owner: str = OURS, nonce: str = "1", request: str | None = None
+    ) -> list[Verdict]:
+        new = [
+            NewClaim(key(item), nonce, f'{{"of": "{item.hex()}"}}' if request is None else request)
+            for item in items
+        ]
+        return self.bloom.run(self.claims.claim(new, owner, "worker"))
+
+    def confirm(
+        self, *items: bytes, owners: Sequence[str] = (OURS,), server: str = ""
+    ) -> list[Verdict]:
+        return self.bloom.run(self.claims.confirm([*map(key, items)], owners, server))
+
+    def settle(
+        self, *items: bytes, owner: str = OURS, retry_in: int | None = None, reason: str = "why"
+    ) -> None:
+        keys, reasons = [*map(key, items)], [reason] * len(items)
+        self.bloom.run(self.claims.settle(keys, [owner], retry_in=retry_in, reasons=reasons))
+
+    def stored(self) -> dict[str, StoredClaim]:
+        """Return all claims by their fields, as scans show them."""
+        found, cursor = dict[str, StoredClaim](), "0"
+        while True:
+            cursor, _, page = self.bloom.run(self.claims.scan({0: cursor}, 10))[0]
+            found |= {one.field: one for one in page}
+            if cursor == "0":
+                return found
+
+    def only(self) -> StoredClaim:
+        (claim,) = self.stored().values()
+        return claim
+
+
+def key(item: bytes) -> Key:
+    return "default", item
 
 
 @pytest.fixture
 def bloom(client: Redis) -> BloomFilter:
-    return BloomFilter(client, "k", blocks=2, capacity=1_000)
+    return small(client, blocks=1)
 
 
-def test_one_claim_is_for_one(bloom: BloomFilter) -> None:
-    """Whose reply was lost gets the same answer to the same call again."""
+@pytest.fixture
+def spider(bloom: BloomFilter) -> Spider:
+    return Spider(bloom)
+
+
+# -- making claims --
+
+
+def test_one_claim_is_for_one_and_the_same_call_again_has_the_same_answer(spider: Spider) -> None:
     for _ in range(2):
-        assert claim_item(bloom, A, B, A, nonce="1") == NEW * 2 + MINE
-    assert claim_item(bloom, A, owner=THEIRS, nonce="1") == OTHERS
-    assert claim_item(bloom, A, nonce="3") == MINE
+        assert spider.claim(A, B) == [NEW, NEW]
+    assert spider.claim(A, nonce="2") == [CLAIMED]
+    assert spider.claim(A, owner=THEIRS) == [CLAIMED]
+    spider.bloom.add(C)
+    assert spider.claim(A, C, nonce="3") == [CLAIMED, SEEN]
+    assert spider.stored().keys() == {A.hex(), B.hex()}
 
 
-def test_the_same_page_learns_that_its_request_is_claimed_and_not_kept(bloom: BloomFilter) -> None:
-    """Another worker that crawls the page too must not record it while the first one waits."""
-    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW
-    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="2") == YIELD_AGAIN
-    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="3") == YIELD_AGAIN
-    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="1") == NEW  # the same call
-    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="4") == OTHERS_UNKEPT
-    assert claim_unkept(bloom, B, page=C, owner=OURS, nonce="5") == Verdict.MINE_UNKEPT
-    assert claim_item(bloom, B, owner=THEIRS, nonce="6") == OTHERS_UNKEPT
-    # Also when that request has failed.
-    release(bloom, B, failure=LATER)
-    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="7") == YIELD_AGAIN
-    assert claim_unkept(bloom, B, page=C, owner=THEIRS, nonce="8") == OTHERS_UNKEPT
-    release(bloom, B, failure=NOW)
-    assert claim_unkept(bloom, B, page=A, owner=THEIRS, nonce="9") == NEW
-
-
-def test_the_request_of_a_failed_page_stays_where_another_is_not_kept(bloom: BloomFilter) -> None:
-    """The page that yielded the first may be recorded: it would not yield the request again."""
-    claim_item(bloom, B)
-    release(bloom, B, failure=NOW)
-    assert claim_unkept(bloom, B, page=A, owner=OURS, nonce="2") == NEW
-    assert only(bloom).attempt == 1
-    assert reassign(bloom, only(bloom)) == {B.hex(): claim_text(B)}
-
-
-def test_what_is_recorded_can_be_claimed_if_it_is_not_tested(bloom: BloomFilter) -> None:
-    bloom.add(A)
-    assert claim_item(bloom, A, B) == SEEN + NEW
-    assert set(claims(bloom)) == {B.hex()}
-    again = partial(claim_protocol.claim, items=[A], requests=["{}"], owner=OURS, nonce="1")
-    assert bloom.run(partial(again, tested=False)) == [NEW]
+def test_spiders_do_not_see_each_others_claims(bloom: BloomFilter, spider: Spider) -> None:
+    other = Spider(bloom, "other")
+    assert spider.claim(A) == other.claim(A, owner=THEIRS) == [NEW]
+    assert other.confirm(A, owners=[THEIRS]) == [NEW]
+    assert spider.claim(A, nonce="2") == [SEEN]
 
 
 def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
-    bloom: BloomFilter, client: Redis
+    client: Redis, spider: Spider
 ) -> None:
     before = client.time()[0]
-    claim_item(bloom, A)
-    claim = only(bloom)
-    assert (claim.field, claim.owner, claim.attempt) == (A.hex(), OURS, 0)
+    spider.claim(A)
+    claim = spider.only()
+    assert (claim.field, claim.owner, claim.nonce, claim.attempts) == (A.hex(), OURS, "1", 0)
     assert before <= claim.time <= client.time()[0]
-    assert claim.length == len(claim_text(A))
-    assert not claim.failed
+    found = spider.bloom.run(spider.claims.find([(0, A.hex()), (0, B.hex())]))
+    assert [*found] == [(0, A.hex())]
+    one, request = found[0, A.hex()]
+    assert (one, request) == (claim, f'{{"of": "{A.hex()}"}}')
+    assert claim.length == len(request)
+    spider.claim(B, request="")  # ends with its worker, because it isn't stored
+    assert (spider.stored()[B.hex()].owner, spider.stored()[B.hex()].length) == ("worker", 0)
+    long = b"x" * 100
+    spider.claim(long)
+    assert field_of(long) in spider.stored()
 
 
-def test_an_owners_release_leaves_the_claims_of_others(bloom: BloomFilter) -> None:
-    claim_item(bloom, A, owner=THEIRS)
-    assert release(bloom, A, owner=OURS) == 0
-    assert release(bloom, A, owner=OURS, failure=LATER) == 0
-    assert only(bloom).owner == THEIRS
-    assert release(bloom, A, B) == 1
-    assert claim_item(bloom, A) == NEW
-
-
-def test_what_failed_is_nobodys_until_it_is_due(bloom: BloomFilter, client: Redis) -> None:
-    claim_item(bloom, A, B, C)
-    for count in (1, 0):
-        assert release(bloom, A, owner=OURS, failure=LATER) == count
-    release(bloom, B, C, owner=OURS, failure=NOW)
-    found = claims(bloom)
-    later, due = found[A.hex()], found[C.hex()]
-    assert (later.failed, later.attempt) == (True, 1)
-    assert 990 <= later.time - client.time()[0] <= 1_000
-    assert claim_item(bloom, A, B, owner=THEIRS, nonce="2") == OTHERS + NEW
-    # It may be taken over.
-    assert [reassign(bloom, later), reassign(bloom, due)] == [{}, {C.hex(): claim_text(C)}]
-    assert claims(bloom)[C.hex()].attempt == 1
-
-
-def test_failures_are_counted_and_the_request_is_kept_for_some_of_them(bloom: BloomFilter) -> None:
-    for attempt, length in ((1, 50), (2, 50), (3, 0)):
-        claim_item(bloom, A, nonce=str(attempt))
-        release(bloom, A, owner=OURS, failure=NOW)
-        assert (only(bloom).attempt, only(bloom).length) == (attempt, length)
-
-
-def test_a_claim_is_taken_over_by_one_with_its_request(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim = only(bloom)
-    assert reassign(bloom, claim) == {A.hex(): claim_text(A)}
-    assert reassign(bloom, claim, "w-third") == {}
-    assert only(bloom).owner == THEIRS
-    assert claim_item(bloom, A, owner=THEIRS, nonce="9") == MINE
-    claim = only(bloom)
-    release(bloom, A)
-    assert reassign(bloom, claim) == {}, "it is settled"
-    assert not claims(bloom)
-
-
-def test_whoever_has_a_request_in_hand_holds_its_claim(bloom: BloomFilter) -> None:
-    claim_item(bloom, A, B, C, owner="q-queue")
-    release(bloom, C, owner="q-queue", failure=LATER)
-    bloom.run(lambda session: claim_protocol.hold(session, [A, C, b"none"], OURS, "n"))
-    owners = {field: claim.owner for field, claim in claims(bloom).items()}
-    assert owners == {A.hex(): OURS, B.hex(): "q-queue", C.hex(): "-the-shop"}
-
-
-@pytest.mark.parametrize("item", [b"x" * 32, KEPT + b"12345678", bytes(250)])
-def test_items_of_any_length_have_a_field(bloom: BloomFilter, item: bytes) -> None:
-    assert claim_item(bloom, item) == NEW
-    assert only(bloom).field == field_of(item)
-    assert len(field_of(item)) <= 64
-    assert release(bloom, item) == 1
-
-
-def test_many_claims_are_found_page_by_page_and_ended(bloom: BloomFilter) -> None:
-    items = [f"{number:020}".encode() for number in range(3_000)]
-    assert claim_item(bloom, *items) == NEW * 3_000
-    assert set(claims(bloom, count=50)) == {item.hex() for item in items}
-    assert release(bloom, *items) == 3_000
-    assert not claims(bloom)
-
-
-def scan_damaged(bloom: BloomFilter, client: Redis, value: bytes) -> ClaimPage:
-    """Store something under A in the place of a claim; return what a scan finds."""
-    claim_item(bloom, A)
-    (key,) = client.keys("*:claims")
-    client.hset(key, A.hex(), value)
-    block = bloom.session.hasher.block(A)
-    return bloom.run(lambda session: claim_protocol.scan(session, {block: "0"}, 10))[block]
-
-
-@pytest.mark.parametrize("value", [b"", OURS.encode(), b" n 1 0 {}", b"w n 1 x {}", b"\xff" * 9])
-def test_a_damaged_claim_is_told_and_hides_nothing(
-    bloom: BloomFilter, client: Redis, value: bytes
+def test_keeping_claims_what_is_remembered_too_and_a_second_time_changes_nothing(
+    spider: Spider,
 ) -> None:
-    page = scan_damaged(bloom, client, value)
-    assert (page.damaged, page.claims) == ((A.hex(),), ())
-    bloom.run(lambda session: claim_protocol.hold(session, [A], OURS, "n"))
-    assert reassign(bloom, StoredClaim(A.hex(), OURS, "1", 0, 0, 0)) == {}
-    assert claim_item(bloom, A, owner=THEIRS) == NEW
-    release(bloom, A)
-    scan_damaged(bloom, client, value)
-    assert release(bloom, A, owner="", failure=LATER) == 1
-    assert not client.keys("*:claims")
+    spider.bloom.add(A)
+    for owner in (OURS, THEIRS):
+        claims = [NewClaim(key(A), "1", "{}"), NewClaim(key(B), "1", "{}")]
+        spider.bloom.run(spider.claims.keep(claims, owner))
+    assert {one.owner for one in spider.stored().values()} == {OURS}
+    assert spider.stored().keys() == {A.hex(), B.hex()}
 
 
-@pytest.mark.parametrize(("length", "is_read"), [(0, True), (65_536, True), (200_000, False)])
-def test_a_claim_that_is_far_too_long_is_damaged(
-    bloom: BloomFilter, client: Redis, length: int, is_read: bool
+def test_many_claims_are_made_found_and_ended_over_all_blocks(client: Redis) -> None:
+    spider = Spider(small(client, blocks=7, capacity=100))
+    items = [b"%d" % number for number in range(2_000)]
+    assert spider.claim(*items) == [NEW] * 2_000
+    pages = spider.bloom.run(spider.claims.scan(dict.fromkeys(range(7), "0"), 10_000))
+    assert sum(len(page) for _, _, page in pages.values()) == 2_000
+    assert spider.confirm(*items[:1_500]) == [NEW] * 1_500  # and it grows
+    spider.settle(*items[1_500:])
+    assert not client.keys("*claims*")
+    assert spider.bloom.contains(items) == [True] * 1_500 + [False] * 500
+
+
+# -- ending them --
+
+
+def test_a_page_is_remembered_and_its_claim_ended_in_one_round_trip(spider: Spider) -> None:
+    spider.claim(A, B, b"first")
+    spider.confirm(b"first")
+    before = spider.bloom.transport.round_trips
+    assert spider.confirm(A) == [NEW]
+    assert spider.bloom.transport.round_trips == before + 1
+    assert spider.bloom.contains([A, B]) == [True, False]
+    assert spider.only().field == B.hex()
+    assert spider.confirm(A) == [SEEN]
+
+
+def test_a_page_that_another_claims_or_that_failed_stays_new(spider: Spider) -> None:
+    """One that has no claim any more is remembered: nobody else crawls it."""
+    spider.claim(A, owner=THEIRS)
+    spider.claim(B)
+    spider.settle(B, retry_in=0)
+    assert spider.confirm(A, B, C) == [CLAIMED, CLAIMED, NEW]
+    assert spider.bloom.contains([A, B, C]) == [False, False, True]
+    assert spider.stored().keys() == {A.hex(), B.hex()}
+    assert spider.confirm(A, B, owners=[OURS, THEIRS, FAILED]) == [NEW, NEW]
+
+
+def test_another_process_of_the_server_confirms_nothing(spider: Spider, client: Redis) -> None:
+    """It may have lost the claims of the page's links."""
+    spider.claim(A)
+    with pytest.raises(RestartedError, match="restarted, or replaced by a replica"):
+        spider.confirm(A, server="0" * 40)
+    assert (spider.only().field, A in spider.bloom) == (A.hex(), False)
+    assert spider.confirm(A, server=client.info("server")["run_id"]) == [NEW]
+
+
+def test_only_owners_end_claims(spider: Spider) -> None:
+    spider.claim(A)
+    for owner in (THEIRS, OURS[:-1], "%S+", ""):
+        spider.settle(A, owner=owner)
+    assert spider.only().owner == OURS
+    spider.settle(A, B)
+    assert not spider.stored()
+
+
+def test_a_page_that_failed_waits_and_is_then_claimed_again(spider: Spider, client: Redis) -> None:
+    spider.claim(A, B)
+    spider.settle(A, B, retry_in=60, reason="503")
+    claim = spider.stored()[A.hex()]
+    assert (claim.owner, claim.nonce, claim.attempts, claim.has_failed) == (FAILED, "503", 1, True)
+    assert claim.length > 0
+    assert 50 < claim.time - client.time()[0] <= 60
+    assert spider.claim(A, nonce="2") == [CLAIMED]
+    spider.settle(B, owner=FAILED, retry_in=0)
+    assert spider.claim(B, nonce="2") == [NEW]
+    assert spider.stored()[B.hex()].attempts == 2
+    # One that waits longer than any would have failed while the clock was ahead.
+    spider.settle(A, owner=FAILED, retry_in=5_000)
+    assert spider.claim(A, nonce="2") == [NEW]
+
+
+def test_a_page_that_has_failed_often_keeps_no_request(spider: Spider) -> None:
+    for attempt in range(MAX_ATTEMPTS):
+        assert spider.claim(A, nonce=str(attempt)) == [NEW]
+        assert spider.only().length > 0
+        spider.settle(A, retry_in=0)
+    assert (spider.only().attempts, spider.only().length) == (MAX_ATTEMPTS, 0)
+
+
+# -- taking them over --
+
+
+def test_claims_are_taken_from_the_owner_that_was_seen_and_from_nobody_else(
+    spider: Spider,
 ) -> None:
-    """Its request is never fetched: it takes the memory of the crawler."""
-    page = scan_damaged(bloom, client, b"w n 1 0 " + b"x" * length)
-    assert page.damaged == (() if is_read else (A.hex(),))
-    assert [claim.length for claim in page.claims] == ([length] if is_read else [])
+    spider.claim(A, B, owner="dead")
+    claims = [*spider.stored().values()]
+    taken = spider.bloom.run(spider.claims.take(0, claims, OURS, "n"))
+    assert taken == {item.hex(): f'{{"of": "{item.hex()}"}}' for item in (A, B)}
+    assert {(one.owner, one.nonce) for one in spider.stored().values()} == {(OURS, "n")}
+    assert spider.bloom.run(spider.claims.take(0, claims, THEIRS, "n")) == {}
 
 
-def test_others_clear_the_claims_or_all_or_lose_a_bitmap(bloom: BloomFilter, client: Redis) -> None:
-    other = BloomFilter(client, "k")
-    claim_item(bloom, A)
-    other.clear()
-    assert claim_item(bloom, A, owner=THEIRS) == NEW  # claims go with a clear
-    assert claim_item(other, A) == OTHERS
-    bloom.extend([B, C])
-    bloom.clear(claims_only=True)
-    assert not claims(bloom)
-    assert bloom.contains([B, C]) == [True, True]
-    for key in client.keys("*:1.0"):
-        client.delete(key)
-    assert claim_item(bloom, B, C) == NEW * 2
-    assert bloom.lost_blocks in (1, 2)  # the items are in one block or in two
+def test_what_comes_out_of_a_shared_queue_is_held_by_who_took_it(spider: Spider) -> None:
+    spider.claim(A, owner="queue")
+    spider.claim(B)
+    spider.settle(B, retry_in=60)
+    spider.bloom.run(spider.claims.hold([key(A), key(B), key(C)], THEIRS))
+    owners = {field: one.owner for field, one in spider.stored().items()}
+    assert owners == {A.hex(): THEIRS, B.hex(): FAILED}
 
 
-def test_claims_are_held_in_a_filter_that_was_created_anew(client: Redis) -> None:
-    """Its items are in other blocks, and no script compares the ring here."""
-    crawl, writer = BloomFilter(client, "shop"), BloomFilter(client, "shop")
-    writer.open()
-    crawl.delete()
-    items = [b"%d" % number for number in range(50)]
-    assert claim_item(crawl, *items) == NEW * 50
-    held = writer.run(lambda session: claim_protocol.hold(session, items, "me", "2"))
-    assert held == {field_of(item) for item in items}
-    assert writer.seeds == crawl.seeds
+def test_claims_are_dropped_whosever_they_are(spider: Spider) -> None:
+    spider.claim(A, B, owner=THEIRS)
+    spider.bloom.run(spider.claims.drop(0, [A.hex(), "nothing"]))
+    assert spider.stored().keys() == {B.hex()}
 
 
-# -- other spiders --
+def test_urls_are_crawled_again_although_they_are_remembered_or_have_failed(spider: Spider) -> None:
+    def again(request: str, *items: bytes, replaces: bool = False) -> list[Again]:
+        places = {(0, item.hex()): request for item in items}
+        return [*spider.bloom.run(spider.claims.again(places, replaces=replaces)).values()]
+
+    spider.bloom.add(A)
+    spider.claim(B, C)
+    spider.settle(B, retry_in=500)
+    assert again("", A, B, C) == [Again.NONE, Again.RETRIED, Again.PENDING]
+    assert again("{}", A, B, C) == [Again.READY, Again.RETRIED, Again.PENDING]
+    claims = spider.stored()
+    assert (claims[A.hex()].owner, claims[A.hex()].nonce) == (FAILED, AGAIN)
+    assert (claims[A.hex()].has_failed, claims[B.hex()].has_failed) == (False, True)
+    assert claims[B.hex()].attempts == 0
+    assert claims[B.hex()].length > 2, "it keeps its own request"
+    assert again("{}", B, replaces=True) == [Again.RETRIED]
+    assert spider.stored()[B.hex()].length == 2
 
 
-def scan_as(bloom: BloomFilter, tag: str) -> dict[str, StoredClaim]:
-    bloom.open()
-    pages = claim_protocol.scan_all(bloom.run, range(2), 100, tag)
-    return {claim.field: claim for _, page in pages for claim in page.claims}
+# -- workers --
 
 
-def test_another_spiders_request_is_kept_with_the_claim(bloom: BloomFilter) -> None:
-    request = {A.hex(): claim_text(A)}
-    claim_item(bloom, A, B)
-    for nonce in ("2", "3"):
-        assert claim_item(bloom, A, owner=STRANGER, nonce=nonce) == Verdict.OTHER_SPIDERS
-    assert scan_as(bloom, "stranger").keys() == {A.hex()}
-    assert scan_as(bloom, "the-shop").keys() == {A.hex(), B.hex()}
-    assert claims(bloom)[A.hex()].length == scan_as(bloom, "stranger")[A.hex()].length
-    other = claims(bloom)[B.hex()]
-    assert reassign(bloom, other, owner=STRANGER) == {}, "it has no request there"
-    assert reassign(bloom, claims(bloom)[A.hex()], owner=STRANGER) == request
-    assert claims(bloom)[A.hex()].owner == STRANGER
-    assert reassign(bloom, claims(bloom)[A.hex()], owner=OURS) == request, "the first's is there"
+def test_workers_live_until_the_time_that_they_said(spider: Spider, client: Redis) -> None:
+    def beat(worker: str, seconds: int) -> dict[str, int]:
+        now, workers = spider.bloom.run(spider.claims.beat(worker, seconds))
+        assert abs(now - client.time()[0]) <= 1
+        return {name: until - now for name, until in workers.items()}
+
+    assert beat("one", 60) == {"one": 60}
+    workers = beat("two", 30)
+    assert (workers["two"], 50 < workers["one"] <= 60) == (30, True)
+    assert beat("one", 0).keys() == {"two"}
+    client.zadd("{shop:bloom:0}:workers:shop", {"dead for days": 5, "x" * 900: 4e9})
+    assert beat("two", 30) == {"two": 30}
+    client.zadd("{shop:bloom:0}:workers:shop", {f"{n}": 4e9 for n in range(3_000)})
+    assert len(beat("two", 30)) == 999, "the 1,000 that live longest, but for the long name"
 
 
-def test_a_claim_that_ends_is_left_to_the_spider_that_waits_for_it(bloom: BloomFilter) -> None:
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="2")
-    assert release(bloom, A, owner=OURS) == 1
-    left = only(bloom)
-    assert (left.owner, left.was_tried) == ("-stranger", False)
-    assert claim_item(bloom, A, owner=STRANGER, nonce="3") == NEW
-    assert release(bloom, A, owner=STRANGER) == 1
-    assert not claims(bloom)
-    # A page that is confirmed ends what they wait for.
-    claim_item(bloom, A)
-    claim_item(bloom, A, owner=STRANGER, nonce="4")
-    bloom.run(lambda session: claim_protocol.confirm(session, [A], [OURS]))
-    assert claim_item(bloom, A, owner=STRANGER, nonce="5") == SEEN
-    assert not claims(bloom)
+# -- damage, time --
+
+FORGED = [
+    "",
+    "x",
+    "a b",
+    "a b c d e",
+    "a b 1 2",
+    "a b -1 0 {}",
+    "a b 9999999999999 0 {}",
+    "\xff\x00",
+]
+FORGED += ["o" * 900 + " n 1 0 {}", "a b 1 99999999999 {}"]
+
+
+@pytest.mark.parametrize("value", FORGED)
+def test_a_forged_claim_is_skipped_and_its_url_is_not_hidden(
+    spider: Spider, client: Redis, value: str
+) -> None:
+    spider.claim(B)
+    client.hset(HASH, A.hex(), value)
+    assert spider.only().field == B.hex()
+    assert (0, A.hex()) not in spider.bloom.run(spider.claims.find([(0, A.hex())]))
+    spider.claim(A, nonce="2")
+    spider.settle(A)
+    spider.bloom.run(spider.claims.hold([key(A)], OURS))
+    spider.bloom.run(spider.claims.again({(0, A.hex()): "{}"}))
+    spider.confirm(A)
+    spider.bloom.run(spider.claims.drop(0, [A.hex()]))
+    assert spider.claim(A, nonce="3") in ([NEW], [SEEN])
+    assert spider.stored()[B.hex()].owner == OURS
+
+
+def test_claims_of_another_type_are_an_error(spider: Spider, client: Redis) -> None:
+    client.set(HASH, "x")
+    for use in (lambda: spider.claim(A), lambda: spider.confirm(A), spider.stored):
+        with pytest.raises(StorageError, match="something else under a key of the filter"):
+            use()
+
+
+@pytest.mark.parametrize("window", ["2 months", "never"])
+def test_with_a_window_claims_and_workers_expire_after_the_last_bitmap(
+    client: Redis, window: str
+) -> None:
+    spider = Spider(small(client, blocks=1, window=window))
+
+    def assert_expiry() -> None:
+        ttls = [client.ttl(name) for name in client.keys() if b"workers" not in name]
+        assert all(ttl > 20 * 86_400 if window != "never" else ttl == -1 for ttl in ttls)
+        assert client.ttl("{shop:bloom:0}:workers:shop") > 0
+        if client.exists(HASH) and window != "never":
+            assert client.ttl(HASH) > 60 * 86_400
+
+    run, claims = spider.bloom.run, spider.claims
+    for act in (
+        lambda: run(spider.bloom.session.enter("shop")) and None,
+        lambda: run(claims.beat("w", 5)),
+        lambda: spider.claim(A),
+        lambda: spider.settle(A, retry_in=0),
+        lambda: spider.settle(A, owner=FAILED),
+        lambda: run(claims.keep([NewClaim(key(A), "1", "{}")], OURS)),
+        lambda: run(claims.take(0, [spider.only()], THEIRS, "n")),
+        lambda: run(claims.hold([key(A)], OURS)),
+        lambda: spider.confirm(A),
+        lambda: run(claims.again({(0, A.hex()): "{}"})),
+        lambda: run(claims.drop(0, [A.hex()])),
+    ):
+        act()
+        if client.exists("{shop:bloom:0}:workers:shop"):
+            assert_expiry()
+    assert fields(client)["s:shop"] == "1"
+
+
+def test_what_is_noted_in_a_ring_that_is_evicted_meanwhile_expires(client: Redis) -> None:
+    bloom = small(client, blocks=1, window="2 months")
+    entering = at_round(bloom.session.enter("shop"), 3, client.flushall)
+    bloom.run(entering)
+    assert BloomFilter(client, KEY).open().seeds == bloom.open().seeds
+    assert client.ttl("{shop:bloom:0}:ring") > 0
