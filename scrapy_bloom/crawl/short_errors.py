@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 _LAST = ("asyncio", "twisted")
 #: Loggers that show what fails because of that.
 _NEXT = ("scrapy.core.engine", "scrapy.utils.signal")
+#: Extensions that fail when a spider is closed that was not opened.
+_CLOSED = re.compile(r"(CoreStats|SpiderState)\.spider_closed")
 #: Errors that one error may come of, at most.
 _MAX_CHAIN = 20
 
@@ -32,8 +34,8 @@ def _shorten(record: logging.LogRecord) -> bool:
     if given is None:
         # The next record has the error.
         return "Unhandled error in Deferred" not in record.getMessage()
-    if isinstance(given, AssertionError) and "CoreStats.spider_closed" in record.getMessage():
-        return False  # this extension fails if the spider was not opened
+    if isinstance(given, AssertionError | AttributeError) and _CLOSED.search(record.getMessage()):
+        return False
     error = _cause(given)
     if error is None:
         return True

@@ -38,7 +38,9 @@ def fail(lab: Lab, directory: Path, **settings: Any) -> str:
     return log.read_text()
 
 
-@pytest.mark.parametrize("scheduler", [{}, SHARED_QUEUE], ids=["scrapy", "scrapy-redis"])
+@pytest.mark.parametrize(
+    "scheduler", [{}, {"JOBDIR": "job"}, SHARED_QUEUE], ids=["scrapy", "jobdir", "scrapy-redis"]
+)
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
