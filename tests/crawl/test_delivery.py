@@ -24,6 +24,7 @@ from pathlib import Path
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from scrapy_bloom import hold
 
 class Refusing(FileFeedStorage):
@@ -76,6 +77,11 @@ class Bulk:
     def close_spider(self, spider=None):
         self.flush()
         self.pool.shutdown()
+
+class Slow:
+    def process_item(self, item, spider=None):
+        from twisted.internet import reactor
+        return deferLater(reactor, 0.01, lambda: item)
 
 class Failing:
     def process_item(self, item, spider=None):
@@ -393,7 +399,7 @@ def test_what_an_exporter_of_a_project_refuses_has_failed(store: Store) -> None:
         ),
         (
             feed("x.csv") | {"EXTENSIONS": own_exporter("Stranger")},
-            "Stranger does not connect item_scraped as FeedExporter does",
+            "Stranger doesn't connect item_scraped as FeedExporter does",
         ),
         (
             feed("x.csv") | {"EXTENSIONS": own_exporter("Later")},
@@ -469,12 +475,11 @@ def test_of_too_many_pages_the_oldest_are_left_to_the_next_run(store: Store) -> 
 
 
 def test_what_a_pipeline_gives_up_has_failed(store: Store) -> None:
-    """What it forgets is crawled again, too."""
-    settings = store.settings(BLOOM_REMEMBER="crawled", ITEM_PIPELINES='{"odd_spider.Failing": 1}')
-    done = store.lab.crawl(SPIDER, **settings)
-    assert {path: claim.kind for path, claim in done.claims.items()} == {
-        "/3": "-", "/4": "-", "/5": "w"
-    }  # fmt: skip
+    """What it forgets is crawled again, too. The pipeline before returns a Deferred."""
+    pipelines = '{"odd_spider.Slow": 1, "odd_spider.Failing": 2}'
+    done = store.lab.crawl(SPIDER, **store.settings(ITEM_PIPELINES=pipelines))
+    kinds = {path: claim.kind for path, claim in done.claims.items()}
+    assert kinds == {"/3": "-", "/4": "-", "/5": "w"}
     assert (done.stats["bloom/failed"], done.stats["bloom/undelivered"]) == (2, 1)
 
 
