@@ -9,7 +9,7 @@ from support.paths import PROJECT
 
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
-_UNDONE = re.compile(r"Bloom filter: ([\d,]+) records could not be written")
+_UNDONE = re.compile(r"Bloom filter: ([\d,]+) writes are lost")
 
 
 class Crew:

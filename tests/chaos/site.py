@@ -39,7 +39,7 @@ class SlowSite(SiteServer):
 @contextmanager
 def serve_slowly(directory: Path) -> Iterator[SlowSite]:
     """Serve a built site, fast until it is told to be slow."""
-    web = SlowSite(directory, 0, None)
+    web = SlowSite(directory, 0)
     thread = Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

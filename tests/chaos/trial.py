@@ -153,7 +153,7 @@ class Trial:
         owners = []
         for server in self.stand.primaries:
             with server.client() as client:
-                for key in client.scan_iter("*:claims"):
+                for key in client.scan_iter("*:claims:*"):
                     owners += [claim.split()[0] for claim in client.hvals(key)]
         return sum(not owner.startswith(b"-") for owner in owners)
 
