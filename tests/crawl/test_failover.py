@@ -110,7 +110,7 @@ async def test_a_server_that_may_evict_the_filter_is_warned_about(
         client.config_set("maxmemory-policy", policy)
     async with Worker(own_server.url, BLOOM_RECRAWL_AFTER="2 days"):
         assert caplog.text.count("[bloom-eviction]") == count
-        assert caplog.text.count(f"maxmemory-policy {policy}") == count
+        assert (policy in caplog.text) == bool(count)
 
 
 # -- the policy --
