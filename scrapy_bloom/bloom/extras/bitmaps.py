@@ -150,8 +150,11 @@ def check_equal(one: Session, two: Session, rings: Sequence[Sequence[Ring]]) -> 
                 f"The filters {one.keys.prefix!r} and {two.keys.prefix!r} have different {name}. "
                 "Create one of them with the seeds and options of the other"
             )
-    if one.known.counting:
-        raise FilterMismatchError("A filter with `counting` can be copied, but not combined")
+    if one.known.counting or not one.known.tests_all:
+        # Blocks that one of them has rarely used have other oldest generations.
+        raise FilterMismatchError(
+            "A filter with `counting` or `ring` = 'write-all' can be copied, but not combined"
+        )
     sizes: dict[tuple[str, int, str], int] = {}
     for ring in (ring for own in rings for ring in own):
         for layer in ring.layers:
