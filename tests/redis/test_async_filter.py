@@ -1,25 +1,23 @@
 """BloomFilter for asyncio: the same answers as the other one, and tasks that share one object."""
 
 import asyncio
-import functools
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 import redis.asyncio
 from redis import Redis
+from support.filters import URLS
 from support.outages import stalled
 from support.servers import Server
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, StorageError
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
+from scrapy_bloom.bloom.filter import Filter, Method
 
-PATIENCE, LATE = 120.0, "did not answer in time"
-URLS = [f"https://example.com/{number}" for number in range(1_000)]
-
-#: Gets an asynchronous filter, and one for the same key that is not.
+PATIENCE = 120.0
+#: Gets an asynchronous filter, and one for the same key that isn't.
 Scenario = Callable[[AsyncBloomFilter, BloomFilter], Awaitable[Any]]
 Run = Callable[..., Any]
 
@@ -28,130 +26,109 @@ Run = Callable[..., Any]
 def run(server: Server, client: Redis) -> Run:
     """Run a scenario with an asynchronous filter and another one on the same key."""
 
-    async def bounded(scenario: Scenario, options: dict[str, Any]) -> None:
+    async def bounded(scenario: Scenario, timeout: float, options: dict[str, Any]) -> None:
         async with redis.asyncio.Redis.from_url(server.url) as own:
-            bloom = AsyncBloomFilter(own, "shop", **options)
-            other = BloomFilter(client, "shop", **{**options, "timeout": None})
-            await asyncio.wait_for(scenario(bloom, other), PATIENCE)
+            bloom = AsyncBloomFilter(own, "shop", timeout, **options)
+            await asyncio.wait_for(
+                scenario(bloom, BloomFilter(client, "shop", **options)), PATIENCE
+            )
 
-    return lambda scenario, **options: asyncio.run(
-        bounded(scenario, {"capacity": 10_000, "blocks": 4, **options})
+    return lambda scenario, timeout=60.0, **options: asyncio.run(
+        bounded(scenario, timeout, {"capacity": 10_000, "blocks": 4, **options})
     )
 
 
-def test_both_kinds_are_one_filter(run: Run) -> None:
+def test_both_kinds_are_one_filter(run: Run, tmp_path: Path) -> None:
     async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
-        header = await bloom.open()
-        assert header == other.open()
+        async with bloom as opened:
+            assert opened is bloom
+        assert await bloom.open() == other.open()
         assert [await bloom.add("a"), other.add("a")] == [True, False]
         assert await bloom.add_many(["a", "b", "b"]) == [False, True, False]
-        assert [await bloom.contains("b"), await bloom.contains("c")] == [True, False]
-        assert await bloom.contains(["b", "c"]) == [True, False]
-        assert (await bloom.find("b")).seen
-        assert [info.seen for info in await bloom.find_all(["b", "c"])] == [True, False]
-        assert (await bloom.info()).count == len(other) == 2
-        assert (await bloom.keys()) == other.keys()
-        assert (await bloom.look()).header == header
-        assert bloom.seeds == other.seeds
+        assert [await bloom.contains("b"), await bloom.contains(["b", "c"])] == [
+            True,
+            [True, False],
+        ]
+        assert (await bloom.put("b"), await bloom.extend(map(str, range(9_000)))) == (False, 9_000)
+        assert await bloom.info() == other.info()
+        assert await bloom.keys() == other.keys()
+        assert bloom.hashes == other.hashes
+        assert await bloom.approx_len() == other.approx_len()
+        copy = await bloom.copy("copy")
+        assert await bloom.approx_union_len(copy) == await bloom.approx_len()
+        assert await bloom.approx_intersection_len(copy) == pytest.approx(await copy.approx_len())
+        for made in (await bloom.union(copy, "u"), await bloom.intersection(copy, "i")):
+            assert await made.contains(["a", "c"]) == [True, False]
+        with pytest.raises(ConfigurationError, match="isn't a filter with the same client"):
+            await bloom.union(other, "made")
+        with pytest.raises(ConfigurationError, match="only a filter with `counting`"):
+            await bloom.discard("a")
+        await bloom.save(tmp_path / "file")
         await bloom.clear()
         assert "a" not in other
-        assert await bloom.delete() is True
-        assert await bloom.look() is None
+        await bloom.delete()
+        await bloom.load(tmp_path / "file")
+        assert "a" in other
 
     run(scenario)
 
 
-def test_items_may_come_from_an_async_iterator(run: Run) -> None:
-    async def produce(count: int) -> AsyncIterator[str]:
-        for number in range(count):
-            yield str(number)
+def test_every_operation_has_both_kinds_with_one_signature_and_text() -> None:
+    methods = [name for name, value in vars(Filter).items() if isinstance(value, Method)]
+    assert len(methods) > 15
+    for name in methods:
+        assert inspect.getdoc(getattr(Filter, name))
 
-    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
-        told: list[int] = []
-        assert await bloom.extend(produce(9_000), told.append) == 9_000
-        assert await bloom.extend(map(str, range(8_990, 9_010))) == 10
-        assert await bloom.extend(produce(0)) == 0
-        assert (sum(told), len(other)) == (9_000, 9_010)
 
-    run(scenario, capacity=50_000)
+def test_an_address_opens_it(server: Server, client: Redis) -> None:
+    async def scenario() -> None:
+        bloom = AsyncBloomFilter(server.url, "shop", capacity=100)
+        assert [await bloom.add("a"), await bloom.add("a")] == [True, False]
+        await bloom.client.aclose()
+
+    asyncio.run(scenario())
+    assert "a" in BloomFilter(client, "shop")
 
 
 def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
-    """Through growth and rotations by others, which they all have to follow."""
+    """Through growth and changes by others, which they all have to follow."""
 
     async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
         async def take() -> list[str]:
             return [url for url in URLS if await bloom.add(url)]
 
         async def meddle() -> None:
-            for _ in range(5):
+            for number in range(5):
                 await asyncio.sleep(0.01)
-                other.clear(claims_only=True)
+                other.extend(f"{number}/{n}" for n in range(500))
 
         *taken, _ = await asyncio.gather(*(take() for _ in range(8)), meddle())
         assert sorted(url for one in taken for url in one) == sorted(URLS)
 
-    run(scenario, capacity=100)
+    run(scenario, capacity=100, error_rate=1e-9)
 
 
 def test_a_server_that_hangs_is_given_up_and_asked_again(run: Run, server: Server) -> None:
     async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
         await bloom.open()
         with stalled(server):
-            for call in (functools.partial(bloom.add, "a"), bloom.open, bloom.clear):
-                with pytest.raises(StorageError, match=LATE):
+            for call in (lambda: bloom.add("a"), bloom.open, bloom.clear):
+                with pytest.raises(StorageError, match="didn't answer in time"):
                     await call()
-            with blocked_loop(0.02), pytest.raises(StorageError, match=LATE):
-                await asyncio.wait_for(bloom.add("a"), 90)
-            # Waiting for other tasks counts: the last would wait as many time-outs else.
-            start = asyncio.get_running_loop().time()
-            tasks = [bloom.add(f"{number}") for number in range(300)]
+            tasks = [bloom.add(f"{number}") for number in range(50)]
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(result, StorageError) for result in results)
-            assert asyncio.get_running_loop().time() - start < 150 * 0.2
         assert [await bloom.add("b"), await bloom.contains("b")] == [True, True]
 
-    run(scenario, timeout=0.2)
-
-
-@contextmanager
-def blocked_loop(seconds: float) -> Iterator[None]:
-    """Have a callback block the loop for so long, in each of its rounds."""
-    loop = asyncio.get_running_loop()
-    handle = None
-
-    def block() -> None:
-        nonlocal handle
-        time.sleep(seconds)
-        handle = loop.call_soon(block)
-
-    handle = loop.call_soon(block)
-    try:
-        yield
-    finally:
-        handle.cancel()
-
-
-def test_a_loop_that_is_blocked_does_not_take_that_for_the_servers_silence(run: Run) -> None:
-    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
-        with blocked_loop(0.01):
-            assert await bloom.add("connecting, a handshake, the header and all rings")
-            other.rotate()
-            assert all(await bloom.add_many(URLS[:100])), "all rings again"
-        with blocked_loop(0.15):
-            assert await bloom.add("one round trip")
-            tasks = [bloom.add(f"one after the other {number}") for number in range(2)]
-            assert all(await asyncio.gather(*tasks))
-
-    run(scenario, timeout=0.1, blocks=16, window="2 months")
+    run(scenario, timeout=0.5)
 
 
 def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:
     async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
-        await bloom.open()
+        assert other.open() == await bloom.open()
         for number in range(50):
             tasks = [asyncio.ensure_future(bloom.add_many(URLS[:10])) for _ in range(3)]
-            for _ in range(1 + number % 6):  # before it is sent, before and after the reply
+            for _ in range(1 + number % 6):  # before it's sent, before and after the reply
                 await asyncio.sleep(0)
             tasks[0].cancel()
             await asyncio.wait(tasks)
