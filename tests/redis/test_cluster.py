@@ -54,7 +54,7 @@ def test_one_node_of_a_cluster_is_no_server_of_its_own(
 ) -> None:
     with closing(connect(nodes[0].url)) as connection:
         bloom = BloomFilter(connection.client, "shop", blocks=16)
-        with refused("is a node of a cluster. Use redis+cluster://host:port"):
+        with refused("is a cluster's node. Use redis+cluster://host:port"):
             bloom.add_many(URLS)
 
 

@@ -168,7 +168,11 @@ def test_what_a_server_refuses(any_binary: str) -> None:
         (redis.ConnectionError("max number of clients reached"), NotReadyError, "maxclients"),
         (redis.ResponseError("MASTERDOWN Link with MASTER is down"), NotReadyError, "is down"),
         (redis.exceptions.MovedError("1 127.0.0.1:1"), StorageError, "redis+cluster://"),
-        (redis.exceptions.ReadOnlyError("no"), NotReadyError, "address of its primary"),
+        (
+            redis.exceptions.ReadOnlyError("no"),
+            NotReadyError,
+            "is a read-only replica. Use its primary",
+        ),
         # As Redis 6.2 answers a script that begins with its flags.
         (
             redis.ResponseError("Error compiling script: near '#'"),
