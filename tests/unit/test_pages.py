@@ -236,3 +236,9 @@ def test_the_readme_says_what_the_package_needs() -> None:
     python, scrapy = versions.groups()
     assert PROJECT["requires-python"] == f">={python}"
     assert f"scrapy>={scrapy}" in PROJECT["dependencies"]
+
+
+def test_the_tests_that_the_guarantees_name_exist() -> None:
+    names = re.findall(r"`(\w+/test_\w+\.py)`", read("docs/guarantees.md"))
+    assert len(names) > 20
+    assert [name for name in names if not (ROOT / "tests" / name).exists()] == []
