@@ -1,142 +1,70 @@
-"""What a filter is meant to remember: per block, the items of each generation, as exact sets."""
+"""What a filter is meant to remember: per block, the items of each generation, as exact sets.
+
+It's written anew from the promises, and knows nothing of rings and bitmaps.
+"""
 
 from dataclasses import dataclass, field
 
-from scrapy_bloom.bloom.model.schedule import Schedule, parse_span
+from scrapy_bloom.bloom.model.schedule import DAY, Schedule
 
 
 @dataclass
 class Generation:
-    """What came since it was opened."""
+    """What came in one period of a schedule, or since a filter without one was made."""
 
-    number: int
-    opened: int
-    dated: int
-    run: int
+    schedule: Schedule
+    starts: int
+    ends: int
     items: set[str] = field(default_factory=set)
+    #: When it's deleted, as far as any client has asked for; 0 for never.
+    deleted: int = 0
+
+    def forgotten(self, schedule: Schedule) -> int:
+        """Return when a client with a schedule forgets it; 0 for never."""
+        if schedule.period is None:
+            return 0
+        if self.ends and schedule.bounds(self.starts) == (self.starts, self.ends):
+            return schedule.forgets(self.ends)  # the same period, so it's its own
+        return self.deleted and self.deleted - DAY
 
 
 class Block:
-    """The generations of a block, newest first, as exact sets."""
+    """The generations of a block, which clients with different schedules use."""
 
-    def __init__(self, part: tuple[int, int], write_all: bool, now: int, run: str) -> None:
-        self.part = part
-        self.write_all = write_all
-        self.schedule: Schedule | None = None
-        self.run = 0
-        self.runs = [run]
-        self.generations = [Generation(0, now, now, 0)]
-        #: Number of the oldest generation that was written under the settings of now.
-        self.since = 0
+    def __init__(self) -> None:
+        self.generations: list[Generation] = []
 
-    @property
-    def slots(self) -> int:
-        return self.schedule.generations if self.schedule else len(self.generations)
+    def use(self, schedule: Schedule, now: int) -> Generation:
+        """Do what happens when a client uses it; return the generation that it writes."""
+        starts, ends = schedule.bounds(now)
+        for one in self.generations:
+            if not ends:
+                one.deleted = 0 if one.ends else one.deleted
+            elif not one.ends and not one.deleted:  # made without a window: counts as seen now
+                one.deleted = schedule.forgets(ends) + DAY
+            elif one.ends and one.deleted:
+                one.deleted = max(one.deleted, one.forgotten(schedule) + DAY)
+        for one in self.generations:
+            if (one.starts, one.ends) == (starts, ends):
+                return one
+        made = Generation(schedule, starts, ends)
+        made.deleted = schedule.forgets(ends) + DAY if ends else 0
+        self.generations.append(made)
+        return made
 
-    @property
-    def remembered(self) -> set[str]:
-        if self.write_all:
-            return self.generations[-1].items
-        return set().union(*(generation.items for generation in self.generations))
+    def expire(self, now: int) -> None:
+        """Delete what is to be deleted by now."""
+        self.generations = [one for one in self.generations if not 0 < one.deleted <= now]
 
-    def add(self, item: str) -> bool:
-        if item in self.remembered:
+    def remembered(self, schedule: Schedule, now: int) -> set[str]:
+        """Return what a client with a schedule has seen."""
+        live = [one for one in self.generations if not 0 < one.forgotten(schedule) <= now]
+        return set().union(*(one.items for one in live))
+
+    def add(self, item: str, schedule: Schedule, now: int) -> bool:
+        """Record an item; return whether it was new."""
+        own = self.use(schedule, now)
+        if item in self.remembered(schedule, now):
             return False
-        for generation in self.generations if self.write_all else self.generations[:1]:
-            generation.items.add(item)
+        own.items.add(item)
         return True
-
-    def period(self, generation: Generation) -> int:
-        if self.schedule is None:
-            return 0
-        if self.schedule.counts_runs:
-            return generation.run // self.schedule.period.count
-        return self.schedule.index(generation.dated, *self.part)
-
-    def next_boundary(self, now: int) -> int | None:
-        if self.schedule is None or self.schedule.counts_runs:
-            return None
-        return self.schedule.start(self.schedule.index(now, *self.part) + 1, *self.part)
-
-    def advance(self, now: int, run: str) -> None:
-        if self.schedule is None:
-            return
-        if self.schedule.counts_runs:
-            if run in self.runs:
-                return
-            self.run += 1
-            self.runs.append(run)
-            current = self.run // self.schedule.period.count
-        else:
-            current = self.schedule.index(now, *self.part)
-            if current < self.period(self.generations[0]) - 1:
-                for generation in self.generations:
-                    generation.opened = min(generation.opened, now)
-                    generation.dated = min(generation.dated, now)
-        if current > self.period(self.generations[0]):
-            self.open(current, now)
-
-    def open(self, current: int, now: int) -> None:
-        live = self.live(current, current)
-        number = self.generations[0].number + 1
-        self.generations = [Generation(number, now, now, self.run), *live]
-
-    def live(self, current: int, before: int) -> list[Generation]:
-        """Return what is remembered: of the settings of now, one counts for each period."""
-        live = []
-        for generation in self.generations:
-            period = self.period(generation)
-            if generation.number >= self.since:
-                before = period = min(period, before - 1)
-            if period > current - self.slots:
-                live.append(generation)
-        return live
-
-    def rotate(self, now: int) -> None:
-        assert self.schedule is not None
-        current = self.period(self.generations[0])
-        if self.schedule.counts_runs:
-            current += 1
-            self.run = current * self.schedule.period.count
-        else:
-            current = max(current, self.schedule.index(now, *self.part))
-        self.open(current, now)
-
-    def reconfigure(self, schedule: Schedule | None, now: int) -> None:
-        """Take up other settings; the sizes, which are not modelled, may differ alone."""
-        self.since = self.generations[0].number
-        if schedule == self.schedule:
-            return
-        ends = [now + 1, *(generation.opened for generation in self.generations)]
-        for generation, end in zip(self.generations, ends, strict=False):
-            closes = self.closes(generation)
-            generation.dated = max(generation.dated, min(end, closes or end) - 1)
-        self.schedule = schedule
-        if schedule is not None:
-            current = self.period(self.generations[0])
-            self.generations = self.live(current, current + 1)
-
-    def closes(self, generation: Generation) -> int | None:
-        if self.schedule is None or self.schedule.counts_runs:
-            return None
-        return self.schedule.start(self.period(generation) + 1, *self.part)
-
-    def clear(self, now: int) -> None:
-        number = self.generations[0].number + 1
-        self.generations = [Generation(number, now, now, self.run)]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a client asks for, and the id of its run."""
-
-    size: tuple[int, float]
-    window: tuple[str, str | None]
-    run: str
-
-    @property
-    def schedule(self) -> Schedule | None:
-        window, period = self.window
-        if window == "never":
-            return None
-        return Schedule.of(parse_span("w", window), parse_span("p", period) if period else None)
