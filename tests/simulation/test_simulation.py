@@ -75,10 +75,9 @@ def test_a_run_repeats_in_another_process_and_after_others() -> None:
     assert "\n".join(trace) in after
 
 
-@pytest.mark.parametrize("mutant", [MUTANTS[-1]], ids=lambda one: one.what)
-def test_a_bug_is_found(mutant: Mutant) -> None:
-    """All bugs are for `make mutants`; any run finds this one."""
-    assert find(mutant, "--first", "1", "--runs", "3", "--jobs", "1")
+def test_a_bug_is_found() -> None:
+    """All bugs are for `make mutants`; most runs find the first one."""
+    assert find(MUTANTS[0], "--first", "1", "--runs", "8", "--jobs", "1")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.what)
