@@ -243,7 +243,7 @@ def test_another_window_than_in_the_last_run_is_logged_once(
     make()
     for _ in range(2):
         make(BLOOM_RECRAWL_AFTER="2 months")
-    assert caplog.text.count("lasts 2 months now, and never") == 1
+    assert caplog.text.count("changed from never to 2 months") == 1
 
 
 # -- trouble --
