@@ -92,7 +92,7 @@ class Trial(NamedTuple):
         feeds = {str(directory / f"{number}-%(batch_time)s-%(batch_id)05d.jsonl"): FEED}
         queues: dict[str, dict[str, Any]] = {
             "memory": {},
-            "jobdir": {"JOBDIR": directory / f"job-{number}", "BLOOM_RETRY_AFTER": "1 second"},
+            "jobdir": {"JOBDIR": directory / f"job-{number}"},
             "scrapy-redis": SHARED_QUEUE,
         }
         ways: dict[str, dict[str, Any]] = {
@@ -137,7 +137,9 @@ class Trial(NamedTuple):
             rerun.wait()
         if "struct.error" in rerun.log:  # its end has damaged Scrapy's files: requests have failed
             shutil.rmtree(lab.directory / "job-0")
-            lab.wait_until_due()
+            for path, claim in lab.claims().items():
+                if claim.kind == "-":
+                    lab.make_due(path)
             with self.crawls(lab, 1) as (rerun,):
                 rerun.wait()
 

@@ -1,4 +1,4 @@
-"""A scraper and a decider without Scrapy's engine, and the forms that outputs have."""
+"""A scraper without Scrapy's engine, what it looks up, and the forms that outputs have."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,9 +11,10 @@ from scrapy.http import Response
 from scrapy.signalmanager import SignalManager
 from twisted.python.failure import Failure
 
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
-from scrapy_bloom.crawl.lookups import Lookup
+from scrapy_bloom.bloom.protocol.session import Key, Verdict
+from scrapy_bloom.crawl.duplicates import Lookup
 from scrapy_bloom.crawl.outputs import Outputs
+from scrapy_bloom.crawl.pages import Page
 
 PAGE, RESPONSE = Request("https://example.com/"), Response("https://example.com/")
 ITEM = {"an": "item"}
@@ -76,23 +77,23 @@ class Scraper:
         return [output for one in self.lists for output in one]
 
 
-class FakeDecider:
+class FakeDuplicates:
     """Knows some requests to be duplicates; gives the verdicts of others when it is asked.
 
-    It is also the tracker of pages, and the crawl that has both.
+    It is also the pages, of which one is under way.
     """
 
     def __init__(self) -> None:
         self.known: list[Request] = []
         self.verdicts: dict[Request, Verdict] = {}
-        self.seen = 0
         self.broken: list[Request] = []
         self.rounds: list[list[Request]] = []
         self.dropped: list[Request] = []
         self.lost: list[Request] = []
-        self.noted: list[Request] = []
+        self.cancelled: list[Request] = []
+        self.noted: list[Any] = []
         self.failed: list[tuple[Request, BaseException]] = []
-        self.decider = self.claims = self.tracker = self
+        self.page = Page({})
 
     def prepare(self, request: Request) -> Lookup | None:
         if request in self.broken:
@@ -101,35 +102,39 @@ class FakeDecider:
         key = "", request.url.encode()
         return None if request.dont_filter else Lookup(key, request, verdict)
 
-    async def decide_many(self, lookups: Sequence[Lookup]) -> None:
-        self.rounds.append([lookup.request for lookup in lookups])
+    async def look_up(self, lookups: Sequence[Lookup]) -> None:
+        self.rounds.append([lookup.request for lookup in reversed(lookups)])
         for lookup in lookups:
             lookup.verdict = self.verdicts.get(lookup.request, Verdict.NEW)
 
-    def count_seen(self, lookup: Lookup) -> None:
-        self.seen += 1
+    def count_seen(self, key: Key) -> None: ...
 
     def log(self, request: Request, spider: Spider) -> None:
         self.dropped.append(request)
+
+    def begin(self, request: Request) -> Page:
+        assert request is PAGE
+        return self.page
+
+    def yields(self, page: Page, output: object) -> None:
+        assert page is self.page
+        self.noted.append(output)
 
     def raised(self, page: Request, error: BaseException, *, in_pipeline: bool = False) -> None:
         if in_pipeline:
             self.failed.append((page, error))
             return
         assert page is PAGE
-        assert isinstance(error, LookupError)
-        self.lost.append(page)
-
-    def yields(self, page: Request) -> Callable[[Request], None] | None:
-        assert page is PAGE
-        return self.noted.append
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        assert is_cancelled or isinstance(error, LookupError)
+        (self.cancelled if is_cancelled else self.lost).append(page)
 
 
 class ScraperLab:
     """A scraper whose outputs are looked up."""
 
-    def __init__(self, batch: int = 64, scraper: Scraper | None = None) -> None:
-        self.scraper, self.filter = scraper or Scraper(), FakeDecider()
+    def __init__(self, scraper: Scraper | None = None) -> None:
+        self.scraper, self.filter = scraper or Scraper(), FakeDuplicates()
         self.offsite: list[Request] = []
         middleware = SimpleNamespace(should_follow=lambda one, spider: one not in self.offsite)
         self.signals = SignalManager(self)
@@ -138,9 +143,10 @@ class ScraperLab:
             signals=self.signals,
             get_downloader_middleware=lambda _: middleware,
         )
-        crawl: Any = self.filter
-        self.outputs = Outputs(crawler, crawl, batch, self.filter.log)
-        self.outputs.hook(self.scraper)
+        fake: Any = self.filter
+        self.outputs = Outputs(crawler, fake, fake, self.filter.log)
+        engine: Any = SimpleNamespace(engine=SimpleNamespace(scraper=self.scraper))
+        self.outputs.hook(engine)
 
     async def handle(self, outputs: Any) -> None:
         await self.scraper.handle_spider_output_async(outputs, PAGE, RESPONSE)

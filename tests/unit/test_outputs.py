@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from support.scraping import (
     ITEM,
     PAGE,
     RESPONSE,
-    FakeDecider,
     Scraper,
     ScraperLab,
     link,
@@ -24,11 +22,9 @@ from support.scraping import (
 from twisted.python.failure import Failure
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.bloom.protocol.cached_ring import Verdict
+from scrapy_bloom.bloom.protocol.session import Key, Verdict
 from scrapy_bloom.crawl import outputs as outputs_module
-from scrapy_bloom.crawl.engine_hooks import EngineAdapter
-from scrapy_bloom.crawl.lookups import Lookup
-from scrapy_bloom.crawl.outputs import Outputs
+from scrapy_bloom.crawl.duplicates import Lookup
 
 SEEN = Verdict.SEEN
 
@@ -42,7 +38,7 @@ async def test_what_is_ready_is_looked_up_once_and_passed_on_as_a_list(form: Any
     assert lab.filter.rounds == [[first, second]]
     assert lab.scraper.lists == [outputs]
     assert lab.scraper.concurrent_items == len(outputs)
-    assert lab.filter.noted == [first, ITEM, second]
+    assert lab.filter.noted == outputs
 
 
 @FORMS
@@ -78,27 +74,13 @@ async def test_what_is_offsite_is_passed_on_and_not_looked_up() -> None:
     assert lab.scraper.flat == [near, far, allowed]
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["known", "looked up"])
-@in_loop
-async def test_a_duplicate_that_cannot_be_logged_costs_no_link(
-    is_known: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As with Scrapy's scheduler: the project's own ``log`` raises for that duplicate alone."""
-    lab, (first, same, last) = ScraperLab(), links(3)
-    lab.filter.known, lab.filter.verdicts = [same] if is_known else [], {same: SEEN}
-    lab.outputs._log = lambda request, spider: request.meta["referer"]
-    await lab.handle([first, same, last])
-    assert lab.scraper.flat == [first, last]
-    assert caplog.text.count("Traceback") == 1
-
-
 @in_loop
 async def test_a_page_whose_outputs_cannot_be_handed_over_has_failed() -> None:
     """It would count as crawled, without its links."""
     lab, (same, other) = ScraperLab(), links(2)
     lab.filter.verdicts = {same: SEEN}
 
-    def count_seen(lookup: Lookup) -> None:
+    def count_seen(key: Key) -> None:
         raise LookupError
 
     lab.filter.count_seen = count_seen  # type: ignore[method-assign]
@@ -120,8 +102,11 @@ async def test_a_page_whose_outputs_cannot_be_handed_over_has_failed() -> None:
 
 @FORMS
 @in_loop
-async def test_many_links_are_looked_up_in_batches_and_the_loop_goes_on(form: Any) -> None:
-    lab, requests, turns = ScraperLab(batch=10), links(1_000), 0
+async def test_many_links_are_looked_up_in_batches_and_the_loop_goes_on(
+    form: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs_module, "BATCH", 10)
+    lab, requests, turns = ScraperLab(), links(1_000), 0
 
     async def other() -> None:
         nonlocal turns
@@ -138,24 +123,11 @@ async def test_many_links_are_looked_up_in_batches_and_the_loop_goes_on(form: An
 @FORMS
 @in_loop
 async def test_so_many_items_are_processed_at_a_time(form: Any) -> None:
-    lab = ScraperLab(scraper=Scraper(3))
+    lab = ScraperLab(Scraper(3))
     lab.scraper.pipeline = one_turn
     await lab.handle(form([*[ITEM] * 20, *links(5)]))
     assert lab.scraper.most_parallel == 3
     assert len(lab.scraper.done) == 25
-
-
-@FORMS
-@in_loop
-async def test_links_do_not_wait_for_an_item_that_takes_long(form: Any) -> None:
-    lab, requests, is_done = ScraperLab(), links(500), asyncio.Event()
-    lab.scraper.pipeline = lambda _: is_done.wait()
-    page = asyncio.ensure_future(lab.handle(form([ITEM, *requests])))
-    while len(lab.scraper.done) < 500 - 64:
-        await asyncio.sleep(0)
-    is_done.set()
-    await page
-    assert len(lab.scraper.done) == 501
 
 
 # -- methods of another form --
@@ -166,12 +138,8 @@ class SynchronousScraper(Scraper):
 
 
 def test_an_unknown_form_is_an_error_before_the_first_page() -> None:
-    crawler: Any = SimpleNamespace(engine=SimpleNamespace(scraper=SynchronousScraper()))
-    crawl: Any = FakeDecider()
-    hook = Outputs(crawler, crawl, 64, crawl.log).hook
-    match = "handle_spider_output_async is no coroutine function.*set BLOOM_BATCH = 0"
-    with pytest.raises(ConfigurationError, match=match):
-        EngineAdapter(crawler).hook_scraper(hook)
+    with pytest.raises(ConfigurationError, match="handle_spider_output_async takes"):
+        ScraperLab(SynchronousScraper())
 
 
 # -- items whose pipeline raises --
@@ -235,7 +203,7 @@ async def test_what_is_processed_is_forgotten_though_the_callback_goes_on() -> N
 async def test_requests_keep_their_order_though_some_are_looked_up_and_others_not() -> None:
     lab, goes_on = ScraperLab(), asyncio.Event()
     first, second = link(1), link(2).replace(dont_filter=True)
-    ask = lab.filter.decide_many
+    ask = lab.filter.look_up
 
     async def slow(lookups: Sequence[Lookup]) -> None:
         await goes_on.wait()
@@ -248,7 +216,7 @@ async def test_requests_keep_their_order_though_some_are_looked_up_and_others_no
         await asyncio.sleep(0)
         goes_on.set()
 
-    lab.filter.decide_many = slow  # type: ignore[method-assign]
+    lab.filter.look_up = slow  # type: ignore[method-assign]
     await lab.handle(callback())
     assert lab.scraper.flat == [first, second]
 
@@ -256,7 +224,7 @@ async def test_requests_keep_their_order_though_some_are_looked_up_and_others_no
 @in_loop
 async def test_a_page_ends_if_all_tasks_are_cancelled() -> None:
     """A second Ctrl-C does that where there is no reactor, and waits for the tasks to end."""
-    lab, stored, others = ScraperLab(scraper=Scraper(1)), asyncio.Event(), asyncio.all_tasks()
+    lab, stored, others = ScraperLab(Scraper(1)), asyncio.Event(), asyncio.all_tasks()
     lab.scraper.pipeline = lambda _: stored.wait()
     page = asyncio.ensure_future(lab.handle([ITEM] * 9))
     while not lab.scraper.parallel:
@@ -266,34 +234,4 @@ async def test_a_page_ends_if_all_tasks_are_cancelled() -> None:
     await asyncio.wait({page}, timeout=1)
     stored.set()
     assert page.cancelled()
-
-
-# -- time-outs of the callback --
-
-
-@pytest.mark.parametrize("limit", [1, 100])
-@in_loop
-async def test_a_time_out_ends_what_the_callback_waits_for(
-    limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It expires while the loop has its turn, or the pipeline has no room for the next item."""
-    monkeypatch.setattr(outputs_module, "MAX_PER_TURN", 1)
-    lab = ScraperLab(scraper=Scraper(limit))
-
-    async def callback() -> AsyncIterator[Any]:
-        try:
-            async with asyncio.timeout(60) as scope:
-                yield ITEM
-                scope.reschedule(0)
-                for _ in range(5):
-                    yield ITEM
-                await asyncio.Event().wait()
-        except TimeoutError:
-            yield "timed out"
-        await asyncio.sleep(0)
-        yield "over"
-
-    lab.scraper.pipeline = one_turn
-    await lab.handle(callback())
-    assert lab.scraper.flat == [*[ITEM] * 6, "timed out", "over"]
-    assert lab.scraper.errors == []
+    assert lab.filter.cancelled == [PAGE]
