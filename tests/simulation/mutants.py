@@ -76,11 +76,11 @@ MUTANTS = (
     Mutant(
         "a command is repeated after its reply was lost",
         "bloom/client/transport.py",
-        "            raw = self._exchange(calls, [one.words for one in calls], deadline)\n",
+        "            raw = await _in_time(self._exchange(calls, words), timeout)\n",
         "            try:\n"
-        "                raw = self._exchange(calls, [one.words for one in calls], deadline)\n"
+        "                raw = await _in_time(self._exchange(calls, words), timeout)\n"
         "            except FAILURES:\n"
-        "                raw = self._exchange(calls, [one.words for one in calls], deadline)\n",
+        "                raw = await _in_time(self._exchange(calls, words), timeout)\n",
         "scheduled",
     ),
     Mutant(
