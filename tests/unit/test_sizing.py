@@ -55,7 +55,6 @@ def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int, tested: int) -
     full = predicted_error_rate(planned.block_capacity, planned.num_bits, planned.num_hashes)
     assert full <= share / tested
     assert planned.blocks * planned.block_capacity >= n
-    assert planned.memory == blocks * math.ceil(planned.num_bits / 8)
 
 
 def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
