@@ -4,7 +4,9 @@ Generations are named by the calendar, so those of two filters that belong toget
 """
 
 from collections.abc import Callable
+from functools import reduce
 from math import inf, log1p
+from operator import and_, or_
 
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.bloom.extras.bitmaps import (
@@ -111,15 +113,14 @@ def _ones(chunk: bytes, layer: Layer) -> int:
 
 def _either(chunks: list[bytes]) -> bytes:
     """Return the bits that are set in any chunk."""
-    bits = 0
-    for chunk in chunks:
-        bits |= int.from_bytes(chunk, "little")
-    return bits.to_bytes(len(chunks[0]), "little")
+    return _merged(or_, chunks)
 
 
 def _both(chunks: list[bytes]) -> bytes:
     """Return the bits that are set in all chunks."""
-    bits = -1
-    for chunk in chunks:
-        bits &= int.from_bytes(chunk, "little")
+    return _merged(and_, chunks)
+
+
+def _merged(merge: Callable[[int, int], int], chunks: list[bytes]) -> bytes:
+    bits = reduce(merge, [int.from_bytes(chunk, "little") for chunk in chunks])
     return bits.to_bytes(len(chunks[0]), "little")
