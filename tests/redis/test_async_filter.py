@@ -1,7 +1,6 @@
 """BloomFilter for asyncio: the same answers as the other one, and tasks that share one object."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ import pytest
 import redis.asyncio
 from redis import Redis
 from support.filters import URLS
-from support.outages import stalled
 from support.servers import Server
 
-from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError, StorageError
-from scrapy_bloom.bloom.filter import Filter, Method
+from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError
 
 PATIENCE = 120.0
 #: Gets an asynchronous filter, and one for the same key that isn't.
@@ -73,13 +70,6 @@ def test_both_kinds_are_one_filter(run: Run, tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_every_operation_has_both_kinds_with_one_signature_and_text() -> None:
-    methods = [name for name, value in vars(Filter).items() if isinstance(value, Method)]
-    assert len(methods) > 15
-    for name in methods:
-        assert inspect.getdoc(getattr(Filter, name))
-
-
 def test_an_address_opens_it(server: Server, client: Redis) -> None:
     async def scenario() -> None:
         bloom = AsyncBloomFilter(server.url, "shop", capacity=100)
@@ -106,21 +96,6 @@ def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
         assert sorted(url for one in taken for url in one) == sorted(URLS)
 
     run(scenario, capacity=100, error_rate=1e-9)
-
-
-def test_a_server_that_hangs_is_given_up_and_asked_again(run: Run, server: Server) -> None:
-    async def scenario(bloom: AsyncBloomFilter, _: BloomFilter) -> None:
-        await bloom.open()
-        with stalled(server):
-            for call in (lambda: bloom.add("a"), bloom.open, bloom.clear):
-                with pytest.raises(StorageError, match="didn't answer in time"):
-                    await call()
-            tasks = [bloom.add(f"{number}") for number in range(50)]
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(result, StorageError) for result in results)
-        assert [await bloom.add("b"), await bloom.contains("b")] == [True, True]
-
-    run(scenario, timeout=0.5)
 
 
 def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:

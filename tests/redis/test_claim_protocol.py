@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 from support.filters import KEY, at_round, fields, small
 
-from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import RestartedError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.claims import (
@@ -235,12 +235,6 @@ def test_what_comes_out_of_a_shared_queue_is_held_by_who_took_it(spider: Spider)
     assert owners == {A.hex(): THEIRS, B.hex(): FAILED}
 
 
-def test_claims_are_dropped_whosever_they_are(spider: Spider) -> None:
-    spider.claim(A, B, owner=THEIRS)
-    spider.bloom.run(spider.claims.drop(0, [A.hex(), "nothing"]))
-    assert spider.stored().keys() == {B.hex()}
-
-
 def test_urls_are_crawled_again_although_they_are_remembered_or_have_failed(spider: Spider) -> None:
     def again(request: str, *items: bytes, replaces: bool = False) -> list[Again]:
         places = {(0, item.hex()): request for item in items}
@@ -310,13 +304,6 @@ def test_a_forged_claim_is_skipped_and_its_url_is_not_hidden(
     spider.bloom.run(spider.claims.drop(0, [A.hex()]))
     assert spider.claim(A, nonce="3") in ([NEW], [SEEN])
     assert spider.stored()[B.hex()].owner == OURS
-
-
-def test_claims_of_another_type_are_an_error(spider: Spider, client: Redis) -> None:
-    client.set(HASH, "x")
-    for use in (lambda: spider.claim(A), lambda: spider.confirm(A), spider.stored):
-        with pytest.raises(StorageError, match="something else under a key of the filter"):
-            use()
 
 
 @pytest.mark.parametrize("window", ["2 months", "never"])

@@ -41,17 +41,6 @@ def discard(bloom: BloomFilter, item: str, times: int) -> int:
     return sum(bloom.discard(item) for _ in range(times))
 
 
-def test_what_is_discarded_as_often_as_it_was_added_is_new_again(client: Redis) -> None:
-    bloom = connect(client, blocks=4, capacity=1_000)
-    assert bloom.add_many(["a", "b", "a"]) == [True, True, False]
-    assert len(bloom) == 3
-    assert bloom.discard("a")
-    assert bloom.contains(["a", "b"]) == [True, True]
-    assert discard(bloom, "a", 3) == 1
-    assert bloom.contains(["a", "b"]) == [False, True]
-    assert (bloom.add("a"), len(bloom)) == (True, 2)
-
-
 def test_a_false_positive_that_is_added_is_counted(client: Redis) -> None:
     """Else what is discarded for it would be others'."""
     bloom = connect(client, capacity=60, error_rate=0.9, seeds=SEEDS[:2])

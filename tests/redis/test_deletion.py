@@ -49,14 +49,6 @@ def test_a_filter_that_has_grown_and_is_used_goes_and_is_created_again(client: R
     assert small(client).open().seeds != before.seeds
 
 
-def test_a_filter_with_many_blocks_goes(client: Redis) -> None:
-    bloom = small(client, blocks=300, capacity=1_000)
-    bloom.extend(URLS)
-    assert len(stored(client)) > 500
-    bloom.delete()
-    assert stored(client) == set()
-
-
 def test_bitmaps_on_every_node_go(cluster: redis.RedisCluster) -> None:
     small(cluster, "other").extend(URLS)
     before = stored(cluster)

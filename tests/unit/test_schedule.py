@@ -138,15 +138,6 @@ def test_the_text_of_a_schedule_is_read_back(schedule: Schedule) -> None:
     assert Schedule.parse(schedule.text) == schedule
 
 
-@given(st.text())
-def test_any_text_is_a_schedule_or_an_error(text: str) -> None:
-    try:
-        schedule = Schedule.parse(text)
-    except ConfigurationError:
-        return
-    assert Schedule.parse(schedule.text) == schedule
-
-
 # -- periods --
 
 
