@@ -1,11 +1,10 @@
 """The crawlers of one filter: several at once, each killed and started anew on demand."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from support.nursery import options_of, shared_nursery
-from support.paths import PROJECT
 
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
@@ -20,22 +19,11 @@ class Crew:
         settings: of each of them.
         logs: directory for a log of each.
         name: what the logs begin with.
-        command: of Scrapy's.
-        directory: in which they run.
     """
 
-    def __init__(
-        self,
-        size: int,
-        settings: Mapping[str, object],
-        logs: Path,
-        name: str,
-        *,
-        command: Sequence[str] = ("crawl", "links"),
-        directory: Path = PROJECT,
-    ) -> None:
-        self._nursery, self._directory = shared_nursery(), directory
-        self._arguments = [*command, *options_of(settings)]
+    def __init__(self, size: int, settings: Mapping[str, object], logs: Path, name: str) -> None:
+        self._nursery = shared_nursery()
+        self._arguments = ["crawl", "links", *options_of(settings)]
         self._logs = [logs / f"{name}-{number}.log" for number in range(size)]
         self._pids = [self._launch(log) for log in self._logs]
         #: Processes that were killed.
@@ -49,7 +37,7 @@ class Crew:
         self._pids[number] = self._launch(self._logs[number])
 
     def _launch(self, log: Path) -> int:
-        return self._nursery.start(self._arguments, log, self._directory)
+        return self._nursery.start(self._arguments, log)
 
     def kill(self, number: int) -> bool:
         """Kill -9 a crawler; return whether it was running."""
@@ -77,17 +65,13 @@ class Crew:
 
     def undone(self) -> int:
         """Return how much could not be written when crawlers ended."""
-        return sum(
-            int(number.replace(",", ""))
-            for text in self._texts()
-            for number in _UNDONE.findall(text)
-        )
+        found = (number for text in self._texts() for number in _UNDONE.findall(text))
+        return sum(int(number.replace(",", "")) for number in found)
 
     def closed(self) -> int:
         """Return how many crawlers closed because the server was away."""
-        return sum(
-            text.count(f"Closing spider ({CLOSED_WITHOUT_SERVER})") for text in self._texts()
-        )
+        line = f"Closing spider ({CLOSED_WITHOUT_SERVER})"
+        return sum(text.count(line) for text in self._texts())
 
     def _texts(self) -> list[str]:
         return [log.read_text(errors="replace") for log in self._logs if log.exists()]

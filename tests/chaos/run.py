@@ -25,10 +25,11 @@ from chaos.schedule import SINGLE, Schedule, kinds_on
 from chaos.site import STORIES
 from chaos.stands import STANDS
 from chaos.trial import Trial
+from scrapy_bloom.settings import CRAWLED, DELIVERED, SCHEDULED
 
 console = Console(width=110)
-
-
+#: Values of BLOOM_REMEMBER.
+REMEMBERED = CRAWLED, DELIVERED, SCHEDULED
 #: A trial: its schedule, BLOOM_REMEMBER, other settings, and where its logs go if it fails.
 Task = tuple[Schedule, str, dict[str, str], Path]
 
@@ -120,7 +121,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--kinds", help="of faults, with commas; all that the stand has by default")
     add("--schedules", type=int, default=5, help="how many of each kind")
     add("--seed", type=int, default=1, help="number of the first schedule of each kind")
-    add("--remember", choices=["crawled", "scheduled"], default="crawled", help="BLOOM_REMEMBER")
+    add("--remember", choices=REMEMBERED, default=CRAWLED, help="BLOOM_REMEMBER")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting")
     add("--minutes", type=float, default=1e6, help="begin no schedule after so many")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="schedules at once")
