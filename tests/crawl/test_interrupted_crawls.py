@@ -5,6 +5,7 @@ Each crawl is a process of its own; the site is in this one.
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.crawling import PLAIN_SCRAPY
 from support.ends import MIDWAY
-from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, OddSite, tree
+from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, OddSite, page, tree
 from support.polling import until
 
 PAGES = 40
@@ -128,7 +129,7 @@ class Trial(NamedTuple):
         """Interrupt one of some workers, let the others end, and run one more."""
         lab.site.hold_after(MIDWAY)
         with self.crawls(lab, self.workers) as crawls:
-            busy = until(lambda: lab.site.held and under_way(lab, crawls), "a crawl is under way")
+            busy = until(lambda: under_way(lab, crawls), "a crawl is under way")
             self.interrupt(busy, lab.site)
             for crawl in crawls:
                 if crawl is not busy:
@@ -145,7 +146,9 @@ class Trial(NamedTuple):
 
 
 def under_way(lab: Lab, crawls: list[Crawl]) -> Crawl | None:
-    """Return a crawl that has claims; others may be about to end."""
+    """Return a crawl that has claims, and waits for the site; others may be about to end."""
+    if not lab.site.held:
+        return None
     owners = {claim.owner for claim in lab.claims().values()}
     entries = {name.decode(): entry.split() for name, entry in lab.workers().items()}
     pids = {int(entry[2]) for name, entry in entries.items() if name in owners}
@@ -203,3 +206,28 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
     assert pages == lab.site.hits().keys()
     assert items == items_of(lab, trial.remember)
     assert not lab.claims()
+
+
+CHANGED = """
+class ChangedSpider(OddSpider):
+    def parse(self, response):
+        return self.links(response, callback=self.CALLBACK)
+
+    def CALLBACK(self, response):
+        pass
+"""
+
+
+def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.kill_midway(1, CHANGED.replace("CALLBACK", "parse_old"))
+    lab.site.pages["/"] = page()
+    changed = CHANGED.replace("CALLBACK", "parse_new")
+    done = lab.crawl(changed)
+    assert done.stats["bloom/not_restored"] == 1
+    assert "parse_old" in done.log
+    assert done.hits == Counter(["/"])
+    assert not lab.claims()
+    lab.site.pages["/"] = page("/a")
+    lab.crawl(changed)
+    assert lab.recorded() == {"/a"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import FormRequest, Request
+from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK
 from support import stored_requests as kinds
@@ -185,7 +185,7 @@ def test_a_bad_text_is_an_error_and_nothing_is_imported_or_evaluated(
 def test_a_request_may_not_be_made_by_a_class_that_the_spider_does_not_know() -> None:
     text = dump(sample(kinds.TokenRequest, token=1), SPIDER)
 
-    class Elsewhere(kinds.Spider):
+    class Elsewhere(Spider):
         name = "elsewhere"
 
     Elsewhere.__module__ = "nowhere"

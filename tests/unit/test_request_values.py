@@ -102,8 +102,12 @@ def local_class() -> Any:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        *((one, "a value of type") for one in (object(), bytearray(b"x"), SPIDER.parse)),
-        *((one, "a value of type") for one in (defaultdict(list), OrderedDict(), PurePosixPath())),
+        (object(), "a value of type object"),
+        (bytearray(b"x"), "a value of type bytearray"),
+        (SPIDER.parse, "a value of type method"),
+        (defaultdict(list), "a value of type defaultdict"),
+        (OrderedDict(), "a value of type OrderedDict"),
+        (PurePosixPath(), "a value of type PurePosixPath"),
         (kinds.Text("\ud83d\ude00"), "a value of type str"),
         (TODAY.replace(fold=1), "a value of type datetime"),
         (TODAY.replace(tzinfo=ZoneInfo("UTC")), "a value of type datetime"),
@@ -120,7 +124,8 @@ def local_class() -> Any:
 )
 def test_values_that_would_not_come_back_exactly_are_refused(value: object, reason: str) -> None:
     for where in ("meta", "cb_kwargs", "cookies"):
-        assert_refused(sample(**{where: {"a": [value]}}), reason)
+        arguments: dict[str, Any] = {where: {"a": [value]}}
+        assert_refused(sample(**arguments), reason)
 
 
 def test_a_value_that_holds_itself_and_a_class_behind_the_path_of_another_are_refused() -> None:
