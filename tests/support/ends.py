@@ -8,8 +8,6 @@ from support.odd_site import Lab
 
 #: Pages that a crawl gets before it is interrupted.
 MIDWAY = 12
-#: Tag of the log line of a crawl that could not write all in time.
-UNWRITTEN = "[bloom-unwritten]"
 #: Ends a crawl of a spider, with settings.
 End = Callable[..., None]
 

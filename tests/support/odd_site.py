@@ -473,15 +473,6 @@ class Lab:
             self.site.release()
             crawl.wait()
 
-    def saturate(self, *crawls: Crawl) -> None:
-        """Wait until crawls of ``TREE`` have as much under way as they may have."""
-
-        def is_saturated() -> bool:
-            assert not any(crawl.is_over for crawl in crawls)
-            return self.site.held == CONCURRENCY * len(crawls)
-
-        until(is_saturated, "workers have as much under way as they may have")
-
     def missing(self) -> set[str]:
         """The pages that no run has fetched."""
         return self.site.pages.keys() - self.site.hits().keys()
