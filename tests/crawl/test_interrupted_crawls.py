@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.crawling import PLAIN_SCRAPY
 from support.ends import MIDWAY
-from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, OddSite, page, tree
+from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, OddSite, moved, page, tree
 from support.polling import until
 
 PAGES = 40
@@ -205,6 +205,25 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
     trial.run(lab)
     assert pages == lab.site.hits().keys()
     assert items == items_of(lab, trial.remember)
+    assert not lab.claims()
+
+
+@pytest.mark.parametrize("spider", ["plain", "lambda"])
+@pytest.mark.parametrize("pages", [5, 12, 25])
+def test_no_target_of_a_redirect_is_missing_though_none_is_stored(
+    lab_of: LabOf, spider: str, pages: int
+) -> None:
+    """Each page is linked by way of two redirects, and the crawl is killed among them."""
+    ends = {f"/{n}": page(*(f"/to-{m}" for m in (2 * n, 2 * n + 1) if m < 20)) for n in range(20)}
+    hops = {f"/to-{n}": moved(f"/via-{n}") for n in range(1, 20)}
+    more = {f"/via-{n}": moved(f"/{n}") for n in range(1, 20)}
+    lab = lab_of({"/": page("/to-1"), **ends, **hops, **more})
+    del lab.site.pages["/0"]
+    items = {"ITEMS_FILE": lab.directory / "items"}
+    lab.kill_midway(pages, SPIDERS[spider], **items)
+    assert lab.missing()
+    lab.crawl(SPIDERS[spider], **items)
+    assert not lab.missing()
     assert not lab.claims()
 
 
