@@ -310,6 +310,20 @@ def test_a_part_that_is_lost_is_counted_and_logged(
     assert caplog.text.count("[bloom-lost-block]") == 1
 
 
+def test_a_filter_that_is_deleted_in_mid_crawl_is_counted_and_logged(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    # So many that each of the 16 blocks has some.
+    requests = [Request(f"{URL}&d={i}") for i in range(800)]
+    dupefilter = make()
+    assert not any(dupefilter.request_seen(request) for request in requests[:400])
+    for key in client.scan_iter("*"):
+        client.delete(key)
+    assert not any(dupefilter.request_seen(request) for request in requests[400:])
+    assert stats(dupefilter)["bloom/lost_blocks"] == 16
+    assert caplog.text.count("[bloom-lost-block]") == 1
+
+
 def test_a_server_that_may_evict_keys_is_warned_about(
     make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
