@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.model.layer import SLACK_SECONDS, Layer
@@ -129,7 +129,12 @@ def test_a_shorter_window_reads_fewer_generations_and_deletes_nothing() -> None:
 def test_runs_with_another_window_by_accident_change_nothing_for_the_next_run(
     usual: str, other: str, runs: list[tuple[int, bool]]
 ) -> None:
-    """What a run finds is what it would find if the runs with the other window hadn't been."""
+    """What a run finds is what it would find if the runs with the other window hadn't been.
+
+    Without a window, that holds until the other one is over: then its runs delete what it has
+    counted as seen.
+    """
+    assume(usual != "never" or sum(pause for pause, _ in runs) < 2 * DAY)
     bloom, alone, now = Filter(), Filter(), NOW
     own, accident = Schedule.of(usual), Schedule.of(other)
     recorded = set[str]()
@@ -207,6 +212,21 @@ def test_a_full_layer_gets_a_larger_one_and_the_error_rates_stay_below_the_bound
     assert len(layers) > 3
     assert all(b.capacity == pytest.approx(2 * a.capacity, rel=0.01) for a, b in pairwise(layers))
     assert all(ring.ring.counts[one.name] == one.capacity for one in layers[:-1])
+
+
+def test_a_generation_of_a_longer_window_grows_and_keeps_its_expiry() -> None:
+    """With "write-all", clients of other windows write to it, too."""
+    bloom, long, short = Filter(WRITE_ALL), Schedule.of("5 months"), Schedule.of("1 month")
+    for number in range(SPEC.capacity):
+        bloom.add(str(number), long, NOW)
+    (full,) = bloom.ring.layers
+    later = NOW + 75 * DAY
+    assert bloom.has("0", short, later)
+    grown = [layer for layer in bloom.ring.layers if layer.generation == full.generation]
+    assert [(layer.number, layer.expires) for layer in grown] == [
+        (0, full.expires),
+        (1, full.expires),
+    ]
 
 
 def test_a_lost_layer_is_replaced_and_another_filters_are_all_gone() -> None:
