@@ -47,7 +47,7 @@ class Machine(RuleBasedStateMachine):
 
     moved: MovedServer
     server: redis.Redis
-    ring = "write-newest"
+    ring: str
 
     @initialize(
         blocks=st.sampled_from([1, 2, 8]),
@@ -57,10 +57,9 @@ class Machine(RuleBasedStateMachine):
     def start(self, blocks: int, capacity: int, window: str) -> None:
         self.server.flushall()
         self.hasher, self.capacity = Hasher(SEEDS, blocks), capacity
-        self.blocks = [Block() for _ in range(blocks)]
+        self.blocks = [self._new_block() for _ in range(blocks)]
         self.looks = 0
         self.has_window = window != "never"
-        self.is_mixed = False
         self._set_time(int(MOVED_TO.timestamp()))
         self.windows = [window] * 3
         self.filters = [self._connect(window) for _ in range(3)]
@@ -75,6 +74,9 @@ class Machine(RuleBasedStateMachine):
         self.moved.set_time(now + 0.5)  # keys expire a millisecond after their time
         for block in self.blocks:
             block.expire(now)
+
+    def _new_block(self) -> Block:
+        return Block(write_all=self.ring == "write-all")
 
     def _block(self, item: str) -> Block:
         return self.blocks[self.hasher.block(item.encode())]
@@ -113,8 +115,6 @@ class Machine(RuleBasedStateMachine):
     @rule(who=clients, window=st.sampled_from(WINDOWS))
     def run_with_another_window(self, who: int, window: str) -> None:
         """One client is started with another window, and the others stay."""
-        if not self.has_window and len({*self.windows}) == 1:
-            self._set_time(self.now + 1)
         self.windows[who] = window
         self.filters[who] = self._connect(window)
 
@@ -122,15 +122,15 @@ class Machine(RuleBasedStateMachine):
     def restart(self, who: int) -> None:
         self.filters[who] = self._connect(self.windows[who])
 
-    @rule()
-    def clear(self) -> None:
-        self.filters[0].clear()
-        self.blocks = [Block() for _ in self.blocks]
+    @rule(who=clients)
+    def clear(self, who: int) -> None:
+        self.filters[who].clear()
+        self.blocks = [self._new_block() for _ in self.blocks]
 
     @rule()
     def flush(self) -> None:
         self.server.flushall()
-        self.blocks = [Block() for _ in self.blocks]
+        self.blocks = [self._new_block() for _ in self.blocks]
 
     @rule()
     def lose_scripts(self) -> None:
@@ -141,7 +141,7 @@ class Machine(RuleBasedStateMachine):
         number %= len(self.blocks)
         if keys := self.server.keys(f"{{{KEY}:{number}}}:*"):
             self.server.delete(*keys)
-        self.blocks[number] = Block()
+        self.blocks[number] = self._new_block()
 
     # -- invariants --
 
@@ -176,9 +176,11 @@ class Machine(RuleBasedStateMachine):
             assert not self.server.keys()
 
 
-def test_the_filter_is_the_model(moved: MovedServer) -> None:
+@pytest.mark.parametrize("ring", ["write-newest", "write-all"])
+def test_the_filter_is_the_model(moved: MovedServer, ring: str) -> None:
     with moved.client() as client:
-        machine = type("OnServer", (Machine,), {"moved": moved, "server": client})
+        # One class each, because hypothesis keeps the examples of different machines apart.
+        machine = type("OnServer", (Machine,), {"moved": moved, "server": client, "ring": ring})
         run_state_machine_as_test(
             machine,
             settings=examples(40, stateful_step_count=25, suppress_health_check=list(HealthCheck)),

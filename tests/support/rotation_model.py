@@ -29,9 +29,14 @@ class Generation:
 
 
 class Block:
-    """The generations of a block, which clients with different schedules use."""
+    """The generations of a block, which clients with different schedules use.
 
-    def __init__(self) -> None:
+    Args:
+        write_all: whether an item is written to all generations, and only the oldest one is tested.
+    """
+
+    def __init__(self, *, write_all: bool) -> None:
+        self.write_all = write_all
         self.generations: list[Generation] = []
 
     def use(self, schedule: Schedule, now: int) -> Generation:
@@ -56,15 +61,21 @@ class Block:
         """Delete what is to be deleted by now."""
         self.generations = [one for one in self.generations if not 0 < one.deleted <= now]
 
+    def live(self, schedule: Schedule, now: int) -> list[Generation]:
+        """Return the generations that a client with a schedule has not forgotten."""
+        live = [one for one in self.generations if not 0 < one.forgotten(schedule) <= now]
+        return sorted(live, key=lambda one: (one.starts, one.ends))
+
     def remembered(self, schedule: Schedule, now: int) -> set[str]:
         """Return what a client with a schedule has seen."""
-        live = [one for one in self.generations if not 0 < one.forgotten(schedule) <= now]
-        return set().union(*(one.items for one in live))
+        live = self.live(schedule, now)
+        return set().union(*(one.items for one in (live[:1] if self.write_all else live)))
 
     def add(self, item: str, schedule: Schedule, now: int) -> bool:
         """Record an item; return whether it was new."""
         own = self.use(schedule, now)
         if item in self.remembered(schedule, now):
             return False
-        own.items.add(item)
+        for one in self.live(schedule, now) if self.write_all else [own]:
+            one.items.add(item)
         return True
