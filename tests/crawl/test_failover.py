@@ -84,7 +84,7 @@ async def test_an_outage_says_that_the_server_has_stopped_answering(
         with killed(own_server):
             assert not worker.sees(0)
             assert "has stopped answering. See whether it runs" in caplog.text
-            assert "correct its address" not in caplog.text
+            assert "correct BLOOM_REDIS_URL" not in caplog.text
         await worker.found_again()
     assert caplog.text.count("reconnected") <= 1
 
