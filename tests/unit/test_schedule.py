@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from dateutil.relativedelta import relativedelta
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.errors import ConfigurationError
@@ -162,30 +162,6 @@ def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> N
         assert second == (first + whole).replace(day=16) + relativedelta(months=first.day == 16) + (
             timedelta(days=-15) if first.day == 16 else timedelta()
         )
-
-
-@given(schedules(), times)
-@example(Schedule.of("1 month"), LEAP_DAY)
-def test_urls_are_forgotten_between_a_window_less_a_period_and_a_window(
-    schedule: Schedule, time: int
-) -> None:
-    assert schedule.window is not None
-    assert schedule.period is not None
-    ends = schedule.bounds(time)[1]
-    forgets = schedule.forgets(ends)
-    if not schedule.period.in_months:
-        least = schedule.window.count - schedule.period.count
-        assert time + least < forgets <= time + schedule.window.count
-        return
-    assume(schedule.window.count % 2 == 0)
-    seen = EPOCH + timedelta(seconds=time)
-    assert EPOCH + timedelta(seconds=forgets) <= seen + relativedelta(
-        months=schedule.window.count // 2
-    )
-    first = EPOCH + timedelta(seconds=schedule.bounds(time)[0])
-    assert EPOCH + timedelta(seconds=forgets) == first + relativedelta(
-        months=schedule.window.count // 2
-    )
 
 
 def test_months_rotate_on_the_1st_and_half_months_on_the_1st_and_the_16th() -> None:
