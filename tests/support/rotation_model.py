@@ -68,8 +68,12 @@ class Block:
 
     def remembered(self, schedule: Schedule, now: int) -> set[str]:
         """Return what a client with a schedule has seen."""
+        return set().union(*(one.items for one in self.tested(schedule, now)))
+
+    def tested(self, schedule: Schedule, now: int) -> list[Generation]:
+        """Return the generations that say what a client has seen."""
         live = self.live(schedule, now)
-        return set().union(*(one.items for one in (live[:1] if self.write_all else live)))
+        return live[:1] if self.write_all else live
 
     def add(self, item: str, schedule: Schedule, now: int) -> bool:
         """Record an item; return whether it was new."""
