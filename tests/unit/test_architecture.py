@@ -27,7 +27,8 @@ ORDER = [
 ]
 #: The files of a crawl, from the bottom to the top.
 CRAWL = [
-    *("report", "identity", "local", "workers", "request_values", "request_codec", "engine"),
+    *("short_errors", "report", "identity", "local", "workers"),
+    *("request_values", "request_codec", "engine"),
     *("server", "context", "writer", "pages", "delivery", "duplicates", "recovery", "outputs"),
     "crawl",
 ]
