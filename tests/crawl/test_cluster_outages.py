@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("short_retries")
 TIMEOUT = 3.0
 #: Numbers of pages.
 FIRST, SECOND, THIRD, FOURTH = range(100), range(100, 300), range(300, 500), range(500, 700)
+PROBE = range(700, 800)
 
 
 @pytest.fixture
@@ -47,6 +48,8 @@ async def test_nothing_is_hidden_and_what_was_missed_is_written_later(
             assert not await look_up(one, THIRD)
         wait_for_cluster(nodes)
         await one.found_again()
+        await look_up(two, PROBE)  # it may find that a node has closed its connection
+        await two.found_again()
         await eventually(lambda: not one.ops, "what was seen without the cluster is written")
         known = [*FIRST, *SECOND, *THIRD]
         assert await look_up(one, known) == await look_up(two, known) == {*known}

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scrapy
 from support.nursery import options_of
 from support.odd_site import IMPORTS, PLAIN, SHARED_QUEUE, Lab, LabOf, page
 
@@ -33,7 +34,8 @@ def fail(lab: Lab, directory: Path, **settings: Any) -> str:
     }
     log = directory / "log"
     pid = lab.nursery.start(["runspider", "odd_spider.py", *options_of(given)], log, directory)
-    assert lab.nursery.wait(pid) != 0
+    status = lab.nursery.wait(pid)
+    assert status or scrapy.version_info < (2, 14)  # Scrapy 2.13 ends with 0 whatever happens
     assert lab.site.hits() == before
     return log.read_text()
 
