@@ -241,8 +241,13 @@ class Run:
         """Return which of the processes that are over has left a claim."""
         if owner in ended or not owner.startswith("q"):
             return ended.get(owner)
-        # A moment after it has got a request from a shared queue, the claim is not its own yet.
-        return next((one for one in ended.values() if not one.is_clean and url in one.pages), None)
+        # A moment after it has got a request from a shared queue, the claim is not its own yet. It
+        # may even have crawled the page by then.
+        crawled = self._site.crawled_by.keys()
+        for one in ended.values():
+            if not one.is_clean and (url in one.pages or (one.name, url) in crawled):
+                return one
+        return None
 
     def _crawl_without_faults(self) -> None:
         """Crawl until a crawl has found nothing left to do."""
