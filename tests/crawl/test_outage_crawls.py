@@ -45,9 +45,9 @@ def test_a_crawl_goes_on_without_the_server(
         crawl("links", web, tmp_path, **settings)
         assert web.hits() >= expected
         # A server that was restarted may have lost the claims on links of pages under way: they are
-        # crawled again, by the next run if the server is back too late for this one.
+        # crawled again, by the next run if the server is back too late for this one. While it's
+        # down, a page that was crawled may be fetched again, too.
         again = (web.hits() - expected).total()
-        assert again <= stats.get("bloom/repeated", 0), "and once; all is recorded"
         assert again <= 2 * CONCURRENT_REQUESTS
         before = web.hits()
         crawl("links", web, tmp_path, **settings)

@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "pending requests of a living worker are picked up",
         "crawl/recovery.py",
-        "return owner not in living and owner not in queues",
+        "return owner not in alive",
         "return True",
         "kills",
     ),
