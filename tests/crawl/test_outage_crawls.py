@@ -64,7 +64,9 @@ def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_crawled(
             until(lambda: recorded(lasting_server, "links"), "a page is recorded")
             end.enter_context(killed(lasting_server))
 
-        stats = crawl_and_act(web, tmp_path, {20: kill}, BLOOM_ON_REDIS_ERROR="close", **settings)
+        # Slow enough to be still under way when the server has been looked for twice.
+        slow = {"BLOOM_ON_REDIS_ERROR": "close", "DOWNLOAD_DELAY": "0.05"}
+        stats = crawl_and_act(web, tmp_path, {20: kill}, **slow, **settings)
         assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
         assert stats["bloom/fill_ratio"] is None, "it is not known"
     fetched, pages = web.hits(), site.truth().crawl()
