@@ -412,6 +412,7 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
         (workers, "os", SimpleNamespace(getpid=lambda: int(world.process.name[1:]))),
         (workers, "_started", lambda pid: 1 if world.lives(f"p{pid}") else -1),
         (transport, "SLICE_SECONDS", TIMEOUT / 4),
+        (transport, "MIN_SLICES", 2),
         # A page fails with each request that it yields and that is not stored: a chain of them
         # would use up the attempts that there are.
         (claims, "MAX_ATTEMPTS", 20),
