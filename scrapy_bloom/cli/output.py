@@ -4,8 +4,10 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 try:
@@ -20,6 +22,8 @@ Row = Mapping[str, Any]
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 #: The last second that a date can show.
 MAX_TIME = 253_402_300_799
+#: Seconds between two looks at a progress bar.
+SHOW_SECONDS = 0.2
 _USER = re.compile(r"//[^/?#\s]*@")
 
 
@@ -52,6 +56,27 @@ def _cell(row: Row, name: str) -> str:
     if value is None or isinstance(value, str):
         return printable(value or "")
     return _FORMATS.get(name, "{:,}".format)(value)
+
+
+@contextmanager
+def progress(what: str, total: int = 0) -> Iterator[Callable[[int], None]]:
+    """Show at a terminal how far long work is; yields what is told how much is done."""
+    last = start = monotonic()
+
+    def show(done: int) -> None:
+        nonlocal last
+        if sys.stderr.isatty() and monotonic() - last > SHOW_SECONDS:
+            last = monotonic()
+            share = min(1.0, done / total) if total else 0
+            bar = f"[{'#' * int(16 * share):16}] {share:4.0%}  " if total else ""
+            more = f" of {total:,}" if total else ""
+            print(f"\r{bar}{done:,}{more} {what}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if last > start:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def complain(text: str) -> None:

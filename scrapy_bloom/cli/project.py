@@ -14,12 +14,13 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_bloom.bloom.client.connect import connect
+from scrapy_bloom.bloom.client.connect import Connection, connect
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.rings import DEFAULT
-from scrapy_bloom.cli.output import quoted
-from scrapy_bloom.cli.stored import StoredFilter
+from scrapy_bloom.cli.output import complain, quoted
+from scrapy_bloom.cli.stored import NoFilterError, StoredFilter, filter_keys
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.server import data_directory
@@ -45,6 +46,58 @@ class Target:
     spider: str
     bare: Spider
 
+    @classmethod
+    def of(cls, name: str, crawler: Crawler) -> "Target":
+        """Read the settings of a spider.
+
+        Raises:
+            ConfigurationError: one is wrong.
+        """
+        spider = crawler.spidercls
+        own = BloomSettings.read(crawler.settings, name or "spider")
+        return cls(crawler, own, name, spider.__new__(spider))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a project, and not only the name of a filter."""
+        return type(self.bare) is not Spider
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The windows that a crawl would have."""
+        own = self.settings
+        return {DEFAULT: own.schedule(), **own.rules().schedules}
+
+    @contextmanager
+    def server(self) -> Iterator[Connection]:
+        """Connect to the server.
+
+        Raises:
+            StorageError: it can't be used.
+        """
+        own = self.settings
+        params: dict[str, Any] = {"timeout": own.timeout, **(own.redis_params or {})}
+        connection = connect(own.redis_url, data_dir=data_directory(), **params)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def filter(self, connection: Connection, key: str | None = None) -> StoredFilter:
+        """Read the filter, or another one on its server.
+
+        Raises:
+            NoFilterError: there is none.
+            StorageError: it's damaged, or the server can't be used.
+        """
+        own = self.settings
+        bloom = BloomFilter(connection.client, key or own.key, label=connection.label)
+        # Without a project, the windows are those of the last crawl.
+        is_own = key in (None, own.key) and (self.is_known or own.recrawl_after is not None)
+        stored = StoredFilter(bloom, self.schedules if is_own else {})
+        stored.read()
+        return stored
+
     @contextmanager
     def connect(self) -> Iterator[StoredFilter]:
         """Connect to the filter, and read it.
@@ -53,19 +106,8 @@ class Target:
             NoFilterError: there is none.
             StorageError: the server can't be used.
         """
-        own, data_dir = self.settings, data_directory()
-        params: dict[str, Any] = {"timeout": own.timeout, **(own.redis_params or {})}
-        connection = connect(own.redis_url, data_dir=data_dir, **params)
-        # Without a project, the windows are those of the last crawl.
-        is_known = type(self.bare) is not Spider or own.recrawl_after is not None
-        schedules = {DEFAULT: own.schedule(), **own.rules().schedules} if is_known else {}
-        try:
-            bloom = BloomFilter(connection.client, own.key, label=connection.label)
-            stored = StoredFilter(bloom, schedules)
-            stored.read()
-            yield stored
-        finally:
-            connection.close()
+        with self.server() as connection:
+            yield self.filter(connection)
 
     def identity(self) -> Identity:
         """Return what identifies requests as crawls do."""
@@ -76,25 +118,31 @@ class Target:
         return Identity(crawler, self.settings.rules(), Report(None))
 
 
+def crawlers(settings: Settings, opts: argparse.Namespace) -> Iterator[tuple[str, Crawler]]:
+    """Yield the spider that the options name, or all spiders of the project, with their names.
+
+    Raises:
+        ConfigurationError: there is no such spider.
+    """
+    loader: Any = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    names = sorted(loader.list())
+    if names and opts.spider not in (None, *names):
+        raise ConfigurationError(
+            f"--spider {quoted(opts.spider)} isn't a spider of the project: {', '.join(names)}"
+        )
+    for name in [opts.spider or ""] if opts.spider or not names else names:
+        crawler = Crawler(loader.load(name) if names else Spider, settings)
+        crawler.addons.load_settings(crawler.settings)
+        yield name, crawler
+
+
 def targets(settings: Settings, opts: argparse.Namespace) -> list[Target]:
     """Return the spider that the options name, or all spiders of the project.
 
     Raises:
         ConfigurationError: there is none, or a setting is wrong.
     """
-    loader: Any = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
-    names, found = sorted(loader.list()), []
-    if names and opts.spider not in (None, *names):
-        raise ConfigurationError(
-            f"--spider {quoted(opts.spider)} isn't a spider of the project: {', '.join(names)}"
-        )
-    for name in [opts.spider or ""] if opts.spider or not names else names:
-        cls: type[Spider] = loader.load(name) if names else Spider
-        crawler = Crawler(cls, settings)
-        crawler.addons.load_settings(crawler.settings)
-        own = BloomSettings.read(crawler.settings, name or "spider")
-        found.append(Target(crawler, own, name, cls.__new__(cls)))
-    return found
+    return [Target.of(name, crawler) for name, crawler in crawlers(settings, opts)]
 
 
 def target(settings: Settings, opts: argparse.Namespace) -> Target:
@@ -108,6 +156,23 @@ def target(settings: Settings, opts: argparse.Namespace) -> Target:
         names = ", ".join(one.spider for one in found)
         raise ConfigurationError(f"which spider? Choose one with --spider: {names}")
     return found[0]
+
+
+def filters(settings: Settings, opts: argparse.Namespace, *, every: bool) -> Iterator[StoredFilter]:
+    """Yield the filters of the chosen spiders, or all on their servers; tell which are missing."""
+    seen = set()
+    for one in targets(settings, opts):
+        with one.server() as connection:
+            for key in filter_keys(connection.client) if every else [one.settings.key]:
+                if (connection.label, key) in seen:
+                    continue
+                seen.add((connection.label, key))
+                try:
+                    stored = one.filter(connection, key)
+                except NoFilterError as error:
+                    complain(str(error))
+                else:
+                    yield stored
 
 
 def read_urls(given: Sequence[str], file: str | None = None) -> list[str]:

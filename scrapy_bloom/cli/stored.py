@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
+from scrapy_bloom.bloom.client.transport import FAILURES
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, explain
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ring import View
@@ -13,9 +14,10 @@ from scrapy_bloom.bloom.protocol.claims import Claims, StoredClaim
 from scrapy_bloom.bloom.protocol.rings import DEFAULT, Operation, Place, parts
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import Batch, Key, Verdict
+from scrapy_bloom.cli.output import progress
 
-#: URLs that are looked up together.
-LOOKED_UP_TOGETHER = 64
+#: URLs that are looked up together, and keys that are scanned.
+LOOKED_UP_TOGETHER, SCANNED_TOGETHER = 512, 1_000
 #: What is remembered of a URL: since when at the earliest (0 if that's unknown), and until when (0
 #: for ever), in Unix seconds.
 Memory = tuple[int, int]
@@ -138,18 +140,35 @@ class StoredFilter:
     def scan(self, spider: str) -> Iterator[Found]:
         """Yield a spider's claims, some of them twice if they change meanwhile."""
         claims = self.claims(spider)
-        cursors = dict.fromkeys(range(self.spec.blocks), "0")
-        while cursors:
-            pages = self.bloom.run(claims.scan(cursors))
-            for block, (_, _, part) in pages.items():
-                yield from ((block, one) for one in part)
-            cursors = {block: page[0] for block, page in pages.items() if page[0] != "0"}
+        cursors, count = dict.fromkeys(range(self.spec.blocks), "0"), 0
+        with progress("pending requests") as show:
+            while cursors:
+                pages = self.bloom.run(claims.scan(cursors))
+                for block, (_, _, part) in pages.items():
+                    yield from ((block, one) for one in part)
+                    count += len(part)
+                cursors = {block: page[0] for block, page in pages.items() if page[0] != "0"}
+                show(count)
 
     def find_claims(self, spider: str, keys: Sequence[Key]) -> dict[Key, StoredClaim]:
         """Return the claims that a spider has on URLs."""
         places = {key: (self.spec.hasher.block(key[1]), field_of(key[1])) for key in keys}
         found = self.bloom.run(self.claims(spider).find(list(places.values())))
         return {key: found[place][0] for key, place in places.items() if place in found}
+
+
+def filter_keys(client: Any) -> list[str]:
+    """Return the keys of all filters on a server or a cluster.
+
+    Raises:
+        StorageError: the server can't be used.
+    """
+    try:
+        found = list(client.scan_iter(match="{*:0}:ring", count=SCANNED_TOGETHER))
+    except FAILURES as error:
+        raise explain(error, "the server of --all") from error
+    texts = {key.decode("utf-8", "replace") for key in found}
+    return sorted(text.removeprefix("{").removesuffix(":0}:ring") for text in texts)
 
 
 def _send(calls: list[Call]) -> Operation[list[Reply]]:
