@@ -37,14 +37,22 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         known = [key for key in keys.values() if key[0] != RUN]
         memories = stored.remembered(known)
         claims = stored.find_claims(stored.spider(chosen.spider), known)
-    rows = [_row(url, key, memories.get(key), claims.get(key)) for url, key in keys.items()]
+    rules = chosen.settings.recrawl_rules
+    rows = [
+        {
+            **_state(key, memories.get(key), claims.get(key)),
+            "rule": next((pattern.pattern for pattern, _ in rules if pattern.search(url)), None),
+            "url": without_credentials(url),
+        }
+        for url, key in keys.items()
+    ]
     count = sum(key in memories for key in keys.values())
     text = f"{stored}: {count:,} of {plural(len(rows), 'URL')} remembered"
     report(opts, {**stored.head, "remembered": count}, rows, text)
     return count == len(rows)
 
 
-def _row(url: str, key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[str, Any]:
+def _state(key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[str, Any]:
     """Return what is known of a URL."""
     state = "remembered" if memory else "new"
     if key[0] == RUN:
@@ -60,5 +68,4 @@ def _row(url: str, key: Key, memory: Memory | None, claim: StoredClaim | None) -
         "next_try": minute(claim.time) if claim and claim.owner == FAILED else None,
         "reason": claim.nonce if claim and claim.has_failed else None,
         "window": key[0],
-        "url": without_credentials(url),
     }

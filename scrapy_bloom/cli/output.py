@@ -111,14 +111,15 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
+    """Return a number of bytes with its unit."""
     power = min(4, max(0, count.bit_length() - 1) // 10)
     return f"{count / 1024**power:,.{min(power, 1)}f} {UNITS[power]}"
 
 
 #: Numbers that tables show in another form than JSON.
 _FORMATS: dict[str, Callable[[Any], str]] = {
-    "memory": _size,
+    "memory": size,
     "fill": "{:.1%}".format,
-    "error_rate": "{:.2g}".format,
+    **dict.fromkeys(("error_rate", "measured"), "{:.2g}".format),
 }

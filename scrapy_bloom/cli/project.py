@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_bloom.bloom.client.connect import Connection, connect
-from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.rings import DEFAULT
@@ -163,13 +163,16 @@ def filters(settings: Settings, opts: argparse.Namespace, *, every: bool) -> Ite
     seen = set()
     for one in targets(settings, opts):
         with one.server() as connection:
-            for key in filter_keys(connection.client) if every else [one.settings.key]:
-                if (connection.label, key) in seen:
+            label, own = connection.label, [one.settings.key]
+            for key in filter_keys(connection.client, label) if every else own:
+                if (label, key) in seen:
                     continue
-                seen.add((connection.label, key))
+                seen.add((label, key))
                 try:
                     stored = one.filter(connection, key)
-                except NoFilterError as error:
+                except BloomError as error:
+                    if not every and not isinstance(error, NoFilterError):
+                        raise
                     complain(str(error))
                 else:
                     yield stored

@@ -157,7 +157,7 @@ class StoredFilter:
         return {key: found[place][0] for key, place in places.items() if place in found}
 
 
-def filter_keys(client: Any) -> list[str]:
+def filter_keys(client: Any, label: str) -> list[str]:
     """Return the keys of all filters on a server or a cluster.
 
     Raises:
@@ -166,7 +166,7 @@ def filter_keys(client: Any) -> list[str]:
     try:
         found = list(client.scan_iter(match="{*:0}:ring", count=SCANNED_TOGETHER))
     except FAILURES as error:
-        raise explain(error, "the server of --all") from error
+        raise explain(error, label) from error
     texts = {key.decode("utf-8", "replace") for key in found}
     return sorted(text.removeprefix("{").removesuffix(":0}:ring") for text in texts)
 
