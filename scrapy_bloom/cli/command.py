@@ -11,13 +11,24 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.cli import check, clear, info, pending, recrawl
+from scrapy_bloom.cli import (
+    check,
+    clear,
+    doctor,
+    info,
+    migrate,
+    pending,
+    plan,
+    recrawl,
+    report,
+)
 from scrapy_bloom.cli.output import complain, quoted
 from scrapy_bloom.cli.stored import NoFilterError
 from scrapy_bloom.settings import in_settings
 
 #: Each has HELP, EXAMPLES, and the functions ``run`` and, perhaps, ``add_options``.
-COMMANDS = {m.__name__.rpartition(".")[2]: m for m in (info, check, pending, recrawl, clear)}
+_ALL = (info, check, pending, recrawl, doctor, clear, migrate, plan, report)
+COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _ALL}
 #: How a command ends.
 FINE, NO, FAILED = 0, 1, 2
 EXIT_CODES = {
@@ -91,8 +102,8 @@ class BloomCommand(ScrapyCommand):
             print(end="", flush=True)  # a closed pipe is noticed here
         except BrokenPipeError:  # else Python complains when it flushes
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except KeyboardInterrupt:
-            complain("interrupted")
+        except KeyboardInterrupt as error:
+            complain(str(error) or "interrupted")
         except BloomError as error:
             self.exitcode = NO if isinstance(error, NoFilterError) else FAILED
             complain(in_settings(str(error)))

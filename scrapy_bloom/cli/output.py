@@ -106,9 +106,9 @@ def minute(time: int) -> str | None:
     return f"{datetime.fromtimestamp(known, UTC):%Y-%m-%d %H:%M}" if time else None
 
 
-def plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str, nouns: str = "") -> str:
     """Return a number with its noun, such as "1 URL" or "2,000 URLs"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def size(count: int) -> str:
@@ -121,5 +121,6 @@ def size(count: int) -> str:
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "memory": size,
     "fill": "{:.1%}".format,
+    "bits_per_url": "{:.1f}".format,
     **dict.fromkeys(("error_rate", "measured"), "{:.2g}".format),
 }

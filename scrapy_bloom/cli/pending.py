@@ -40,19 +40,34 @@ def _number(text: str) -> int:
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """List pending requests."""
-    chosen, counts = target(settings, opts), Counter[bool]()
+    chosen = target(settings, opts)
     with chosen.connect() as stored:
         spider = stored.spider(chosen.spider)
-        found = _counted(stored.scan(spider), counts, opts.failed)
-        first = nsmallest(opts.limit or maxsize, found, key=lambda one: (one[1].owner, one[1].time))
-        rows = list(_rows(stored, spider, first))
-    failed, total = counts[True], counts.total()
+        rows, total, failed = list_pending(stored, spider, failed=opts.failed, limit=opts.limit)
     hidden = (failed if opts.failed else total) - len(rows)
     more = f". {hidden:,} aren't shown (--limit 0 shows all)" if hidden > 0 else ""
     head = {**stored.head, "spider": spider, "pending": total, "failed": failed}
     text = f"{stored}: {plural(total, 'pending request')}, {failed:,} of them failed"
     report(opts, head, rows, text + more)
     return True
+
+
+def list_pending(
+    stored: StoredFilter, spider: str, *, failed: bool, limit: int
+) -> tuple[list[dict[str, Any]], int, int]:
+    """Return rows of pending requests, their number, and the number of pages that failed.
+
+    Args:
+        stored: the filter.
+        spider: whose requests they are.
+        failed: whether only pages that failed get a row.
+        limit: rows at most; 0 for all.
+    """
+    counts = Counter[bool]()
+    found = _counted(stored.scan(spider), counts, failed)
+    first = nsmallest(limit or maxsize, found, key=lambda one: (one[1].owner, one[1].time))
+    rows = list(_rows(stored, spider, first))
+    return rows, counts.total(), counts[True]
 
 
 def _counted(claims: Iterator[Found], counts: Counter[bool], only: bool) -> Iterator[Found]:

@@ -83,6 +83,13 @@ class Target:
         finally:
             connection.close()
 
+    def bloom(self, connection: Connection) -> BloomFilter:
+        """Return the filter as a crawl would open it."""
+        own = self.settings
+        bloom = BloomFilter(connection.client, own.key, label=connection.label, **own.options())
+        bloom.session.windows = self.schedules
+        return bloom
+
     def filter(self, connection: Connection, key: str | None = None) -> StoredFilter:
         """Read the filter, or another one on its server.
 
@@ -162,12 +169,15 @@ def filters(settings: Settings, opts: argparse.Namespace, *, every: bool) -> Ite
     """Yield the filters of the chosen spiders, or all on their servers; tell which are missing."""
     seen = set()
     for one in targets(settings, opts):
+        place = one.settings.redis_url, "" if every else one.settings.key
+        if place in seen:
+            continue
+        seen.add(place)
         with one.server() as connection:
-            label, own = connection.label, [one.settings.key]
-            for key in filter_keys(connection.client, label) if every else own:
-                if (label, key) in seen:
-                    continue
-                seen.add((label, key))
+            label, keys = connection.label, [one.settings.key]
+            if every and not (keys := filter_keys(connection.client, label)):
+                complain(f"there is no filter on {label}. Crawl something first")
+            for key in keys:
                 try:
                     stored = one.filter(connection, key)
                 except BloomError as error:
@@ -191,11 +201,15 @@ def read_urls(given: Sequence[str], file: str | None = None) -> list[str]:
     if file not in (None, "-"):
         data += Path(str(file)).read_bytes()
     texts += data.decode("utf-8-sig", "replace").split("\n")
-    return list(dict.fromkeys(_checked(text) for one in texts if (text := one.strip())))
+    return list(dict.fromkeys(checked_url(text) for one in texts if (text := one.strip())))
 
 
-def _checked(url: str) -> str:
-    """Return a text that is the URL of a page."""
+def checked_url(url: str) -> str:
+    """Return a text that is the URL of a page.
+
+    Raises:
+        ConfigurationError: it isn't one.
+    """
     if not _URL.fullmatch(url) or not url.isprintable() or "\ufffd" in url:
         hint = "Write it in full, for example https://example.com/page"
         raise ConfigurationError(f"{quoted(url)} isn't the URL of a page. {hint}")

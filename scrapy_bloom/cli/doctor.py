@@ -1,0 +1,286 @@
+"""``scrapy bloom doctor``: checks a project and its server, and says what to do.
+
+It changes nothing. A check whose facts are hidden, for example by a managed service, shows a "?".
+"""
+
+import argparse
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.redirect import RedirectMiddleware
+from scrapy.downloadermiddlewares.retry import RetryMiddleware
+from scrapy.exceptions import NotConfigured
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.settings import Settings
+from scrapy.utils.conf import build_component_list
+from scrapy.utils.misc import load_object
+
+from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.bloom.model.spec import Options
+from scrapy_bloom.cli.output import plural, report, size
+from scrapy_bloom.cli.plan import SPARE, needed
+from scrapy_bloom.cli.project import Target, crawlers
+from scrapy_bloom.crawl.delivery import check_feeds, why_disabled
+from scrapy_bloom.crawl.workers import queue_of
+from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.settings import DELIVERED, in_settings
+
+HELP = "check settings, project and server, and say what to do"
+EXAMPLES = """\
+scrapy bloom doctor
+scrapy bloom doctor --spider shop --json"""
+FINE, PROBLEM, UNKNOWN = "ok", "PROBLEM", "?"
+#: Seconds by which clocks may differ.
+CLOCKS = 60
+#: What follows if a middleware is off.
+OFF = {
+    "REDIRECT_ENABLED": "a page that redirects counts as crawled",
+    "RETRY_ENABLED": "a page that fails waits for BLOOM_RETRY_AFTER",
+}
+#: The oldest version of Redis. Valkey names one, too.
+OLDEST = 7
+
+
+class Problem(str):
+    """What is wrong, and what to do."""
+
+    __slots__ = ()
+
+
+class UnknownError(Exception):
+    """Why something can't be checked."""
+
+
+@dataclass
+class Facts:
+    """What is known of a spider's project and server.
+
+    Args:
+        crawler: with Scrapy's settings.
+        target: the spider with our settings; None if one is wrong.
+        error: why settings, or the stored filter, can't be used.
+        nodes: what INFO says, of a cluster each primary; None if the server can't be used.
+        down: why it can't.
+        label: the server's address without a password.
+    """
+
+    crawler: Crawler
+    target: Target | None = None
+    error: str = ""
+    nodes: list[dict[str, Any]] | None = None
+    down: str = ""
+    label: str = ""
+
+    @property
+    def own(self) -> Target:
+        """The spider with our settings."""
+        if self.target is None:
+            raise UnknownError("the settings are wrong")
+        return self.target
+
+    def every(self, name: str) -> list[Any]:
+        """Return a field of the INFO of all nodes."""
+        if self.nodes is None:
+            raise UnknownError("the server can't be used")
+        values = [node[name] for node in self.nodes if name in node]
+        if not values:
+            raise UnknownError("the server hides it")
+        return values
+
+
+def run(settings: Settings, opts: argparse.Namespace) -> bool:
+    """Print what was checked; return whether there is no problem."""
+    spiders = {name: look(name, crawler) for name, crawler in crawlers(settings, opts)}
+    rows = []
+    for check in CHECKS:
+        found: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for name, facts in spiders.items():
+            if check not in OF_PROJECT or facts.target is None or facts.target.is_known:
+                found[examine(check, facts)].append(name)
+        for (state, text), names in found.items():
+            who = None if len(names) == len(spiders) else ", ".join(names)
+            head = {"state": state, "check": check.__name__, "spider": who}
+            rows.append({**head, "finding": text})
+    problems = sum(row["state"] == PROBLEM for row in rows)
+    report(opts, {"problems": problems}, rows, f"{plural(problems, 'problem')} found")
+    return not problems
+
+
+def look(name: str, crawler: Crawler) -> Facts:
+    """Read the settings of a spider, and what its server says."""
+    facts = Facts(crawler)
+    try:
+        facts.target = own = Target.of(name, crawler)
+        with own.server() as connection:
+            bloom, facts.label = own.bloom(connection), connection.label
+            facts.nodes = bloom.transport.infos("default")
+            spec = bloom.run(bloom.session.find())
+            if spec is not None:
+                Options(**own.settings.options()).applied_to(spec, own.settings.key)
+    except StorageError as error:
+        facts.nodes, facts.down = None, in_settings(str(error))
+    except BloomError as error:
+        facts.error = in_settings(str(error))
+    return facts
+
+
+def examine(check: Callable[[Facts], str], facts: Facts) -> tuple[str, str]:
+    """Return how a check ended, and what it found."""
+    try:
+        text = check(facts)
+    except UnknownError as unknown:
+        return UNKNOWN, f"not checked, because {unknown}"
+    except Exception as error:  # for example, of a module of the project
+        return PROBLEM, f"{type(error).__name__}: {error}. Correct the setting"
+    return (PROBLEM if isinstance(text, Problem) else FINE), " ".join(text.split())
+
+
+# -- the project --
+
+
+def settings(facts: Facts) -> str:
+    """Check that all settings can be read, and suit the stored filter."""
+    return Problem(facts.error) if facts.error else f"BLOOM_KEY = {facts.own.settings.key!r}"
+
+
+def dupefilter(facts: Facts) -> str:
+    """Check that the spider uses the filter."""
+    value = facts.crawler.settings["DUPEFILTER_CLASS"]
+    if not issubclass(load_object(value), BloomDupeFilter):
+        return Problem(
+            f"DUPEFILTER_CLASS is {value!r}, so the filter isn't used. "
+            'Set it to "scrapy_bloom.BloomDupeFilter"'
+        )
+    if facts.target and not facts.target.settings.enabled:
+        return Problem("BLOOM_ENABLED = False turns the filter off. Remove it to use the filter")
+    return "BloomDupeFilter"
+
+
+def scheduler(facts: Facts) -> str:
+    """Check that the queue suits what is remembered when."""
+    queue, own = queue_of(facts.crawler.settings), facts.own.settings
+    if facts.crawler.settings.getbool("SCHEDULER_FLUSH_ON_START"):
+        return Problem("SCHEDULER_FLUSH_ON_START forgets all when a worker starts. Remove it")
+    if queue == "-" and not own.makes_claims:
+        return Problem(
+            'BLOOM_REMEMBER = "scheduled" with a queue in memory hides the pages that a crash '
+            'leaves in the queue. Set it to "crawled", or use JOBDIR or scrapy-redis'
+        )
+    kind = "in memory" if queue == "-" else "that outlives the process"
+    return f'a queue {kind}, BLOOM_REMEMBER = "{own.remember}"'
+
+
+def reactor(facts: Facts) -> str:
+    """Check that asyncio runs."""
+    settings = facts.crawler.settings
+    path = str(settings["TWISTED_REACTOR"])
+    if not settings.getbool("TWISTED_REACTOR_ENABLED", True) or "AsyncioSelector" in path:
+        return "asyncio"
+    effect = "can't work without asyncio" if facts.own.settings.makes_claims else "blocks the crawl"
+    return Problem(
+        f'TWISTED_REACTOR = {path!r}: BLOOM_REMEMBER = "{facts.own.settings.remember}" {effect}. '
+        "Remove the setting, because Scrapy's default is the asyncio reactor"
+    )
+
+
+def middlewares(facts: Facts) -> str:
+    """Check that redirects are followed, and failed pages retried."""
+    settings = facts.crawler.settings
+    base = settings.getwithbase("DOWNLOADER_MIDDLEWARES")
+    classes = [load_object(one) for one in build_component_list(base)]
+    for kind, flag in (
+        (RedirectMiddleware, "REDIRECT_ENABLED"),
+        (RetryMiddleware, "RETRY_ENABLED"),
+    ):
+        is_there = any(isinstance(one, type) and issubclass(one, kind) for one in classes)
+        if not (is_there and settings.getbool(flag)):
+            return Problem(f"{kind.__name__} is off, so {OFF[flag]}. Enable it, with {flag} = True")
+    return "redirects are followed, failed pages are retried"
+
+
+def feeds(facts: Facts) -> str:
+    """Check that no feed loses items, if pages wait for them."""
+    crawler = facts.crawler
+    if facts.own.settings.remember != DELIVERED:
+        return f'not waited for, as BLOOM_REMEMBER isn\'t "{DELIVERED}"'
+    if not (crawler.settings["FEEDS"] or crawler.settings["FEED_URI"]):
+        return "none, so pages wait only for pipelines that use hold"
+    warnings = list[str]()
+    try:
+        check_feeds(FeedExporter(crawler), lambda _, text: warnings.append(text))
+    except NotConfigured:
+        warnings = [f"Scrapy has disabled FEEDS: {why_disabled(crawler)}. Correct them"]
+    except ConfigurationError as error:
+        warnings = [str(error)]
+    return Problem(warnings[0]) if warnings else "stored in batches"
+
+
+# -- the server --
+
+
+def server(facts: Facts) -> str:
+    """Check that the server answers, and takes writes."""
+    if facts.down:
+        return Problem(facts.down)
+    if "slave" in facts.every("role"):
+        return Problem("the server is a read-only replica. Use the address of its primary")
+    return facts.label
+
+
+def version(facts: Facts) -> str:
+    """Check that the server has what the scripts need."""
+    oldest = min(facts.every("redis_version"), key=lambda text: int(text.partition(".")[0]))
+    if int(oldest.partition(".")[0]) < OLDEST:
+        return Problem(f"Redis {oldest} is too old. Use Redis 7.0 or Valkey 8, or later")
+    valkey = next(node.get("valkey_version") for node in facts.nodes or ())
+    return f"Valkey {valkey}" if valkey else f"Redis {oldest}"
+
+
+def persistence(facts: Facts) -> str:
+    """Check that a restart forgets nothing."""
+    if "err" in facts.every("rdb_last_bgsave_status") + facts.every("aof_last_write_status"):
+        return Problem("the server can't write to its disk. Free the disk, and read its log")
+    if 0 in facts.every("aof_enabled"):
+        effect = "a restart forgets what was crawled since the last snapshot"
+        return Problem(f"appendonly is off, so {effect}. Set appendonly yes")
+    return "appendonly is on"
+
+
+def eviction(facts: Facts) -> str:
+    """Check that the server evicts nothing of the filter."""
+    policies = ", ".join(sorted({str(policy) for policy in facts.every("maxmemory_policy")}))
+    has_expiry = any(schedule.period for schedule in facts.own.schedules.values())
+    if policies == "noeviction" or (not has_expiry and re.fullmatch("volatile-[a-z]+", policies)):
+        return policies
+    effect = "so a full server forgets what was crawled. Set it to noeviction"
+    return Problem(f"maxmemory-policy is {policies}, {effect}")
+
+
+def clock(facts: Facts) -> str:
+    """Check that all clocks agree, because URLs are forgotten by the server's."""
+    times = [int(time_) / 1e6 for time_ in facts.every("server_time_usec")]
+    wrong = max(abs(one - other) for one in times for other in (*times, time.time()))
+    text = f"the clocks of server and crawler differ by {wrong:,.1f} seconds"
+    if wrong > CLOCKS:
+        return Problem(f"{text}, and URLs are forgotten by the server's. Set both with NTP")
+    return text
+
+
+def memory(facts: Facts) -> str:
+    """Check that the server has room for the filter."""
+    limits = zip(facts.every("maxmemory"), facts.every("total_system_memory"), strict=True)
+    limit = sum(maximum or total for maximum, total in limits)
+    wanted = round(SPARE * max(sum(needed(facts.own.settings)), sum(facts.every("used_memory"))))
+    text = f"the server has {size(limit)} and needs {size(wanted)}"
+    if wanted > limit:
+        return Problem(f"{text}. Raise its maxmemory, or lower BLOOM_CAPACITY")
+    return text
+
+
+OF_PROJECT = (dupefilter, scheduler, reactor, middlewares, feeds)
+CHECKS = (settings, *OF_PROJECT, server, version, persistence, eviction, clock, memory)

@@ -1,0 +1,116 @@
+"""``scrapy bloom migrate``: records what another dupefilter has seen.
+
+All entries count as first seen now. The source is only read, and you can interrupt the command and
+run it again.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from scrapy import Request
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_bloom.bloom.client.connect import Connection
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.protocol.session import Key
+from scrapy_bloom.cli.output import plural, progress, report
+from scrapy_bloom.cli.project import Target, checked_url, target
+from scrapy_bloom.cli.stored import NoFilterError
+from scrapy_bloom.crawl.identity import Identity
+from scrapy_bloom.migrate import Source, from_seen, from_set, from_urls, migrate
+from scrapy_bloom.rules import RUN
+
+HELP = "record what another dupefilter has seen"
+EXAMPLES = """\
+scrapy bloom migrate --from-set shop:dupefilter
+scrapy bloom migrate --from-seen crawls/shop
+scrapy bloom migrate --from-urls urls.txt"""
+OWN = "scrapy_bloom.migrate.ScrapyRedisFingerprinter"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    text = "read scrapy-redis's SET of fingerprints, on the same server"
+    source.add_argument("--from-set", metavar="KEY", help=text)
+    text = "read Scrapy's requests.seen in a JOBDIR"
+    source.add_argument("--from-seen", metavar="JOBDIR", help=text)
+    text = "read URLs, one per line; - reads them from stdin"
+    source.add_argument("--from-urls", metavar="FILE", help=text)
+
+
+def run(settings: Settings, opts: argparse.Namespace) -> bool:
+    """Record all entries; return whether all were fingerprints or URLs, and are there now."""
+    chosen, done = target(settings, opts), 0
+    with chosen.server() as connection, _source(chosen, connection, opts) as source:
+        bloom = _filter(chosen, connection)
+        with progress("entries recorded", source.total) as show:
+
+            def count(read: int) -> None:
+                nonlocal done
+                done = read
+                show(read)
+
+            try:
+                found = migrate(bloom, source, count)
+            except KeyboardInterrupt:
+                text = f"interrupted after {plural(done, 'entry', 'entries')}"
+                hint = "Run the same command again. Entries that are recorded count once"
+                raise KeyboardInterrupt(f"{text}. {hint}") from None
+        text = (
+            f"{bloom.key} on {bloom.label}: {plural(found.read, 'entry', 'entries')} of "
+            f"{source.name}, {found.new:,} of them new, {found.skipped:,} skipped\n"
+            f"Looked up again: {found.checked:,}, of which {found.missing:,} are missing"
+        )
+        head = {"filter": bloom.key, "address": bloom.label, "source": source.name}
+    if found.skipped:
+        text += "\nSkipped: no fingerprint or URL, or a URL that each run crawls"
+    if found.missing:
+        text += "\nRun it again, and if entries are missing again, run scrapy bloom doctor"
+    report(opts, {**head, **found._asdict()}, [], text)
+    return not found.skipped and not found.missing
+
+
+def _filter(chosen: Target, connection: Connection) -> BloomFilter:
+    """Open the filter as a crawl does; without a project, its windows are those it has."""
+    bloom = chosen.bloom(connection)
+    with suppress(NoFilterError):
+        bloom.session.windows = chosen.filter(connection).bloom.session.windows
+    bloom.run(bloom.session.enter(chosen.spider) if chosen.spider else bloom.session.open())
+    return bloom
+
+
+@contextmanager
+def _source(chosen: Target, connection: Connection, opts: argparse.Namespace) -> Iterator[Source]:
+    """Open what the options name."""
+    identity = chosen.identity()
+    if opts.from_set is not None:
+        if type(chosen.crawler.request_fingerprinter) is RequestFingerprinter:
+            raise ConfigurationError(
+                "--from-set has fingerprints of scrapy-redis, which aren't Scrapy's. "
+                f'Set REQUEST_FINGERPRINTER_CLASS = "{OWN}" first, for this filter\'s whole life'
+            )
+        yield from_set(connection.client, opts.from_set, connection.label)
+    elif opts.from_seen is not None:
+        yield from_seen(opts.from_seen)
+    elif opts.from_urls == "-":
+        yield from_urls("the standard input", sys.stdin.buffer, 0, partial(_key, identity))
+    else:
+        with Path(opts.from_urls).open("rb") as file:
+            total = sum(1 for _ in file)
+            file.seek(0)
+            yield from_urls(f"the file {opts.from_urls!r}", file, total, partial(_key, identity))
+
+
+def _key(identity: Identity, url: str) -> Key:
+    """Return the window and the fingerprint of a URL."""
+    found = identity.key(Request(checked_url(url)))
+    if found[0] == RUN:
+        raise ConfigurationError("each run crawls it")
+    return found

@@ -1,0 +1,128 @@
+"""``scrapy bloom plan``: how much memory a filter takes. It needs no server.
+
+It starts from the settings of the project. The table shows what happens if a generation gets more
+URLs than planned, because a filter that is full grows.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from scrapy.settings import Settings
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.sizing import any_of, predicted_error_rate
+from scrapy_bloom.bloom.model.spec import Options, Spec
+from scrapy_bloom.cli.output import report, size
+from scrapy_bloom.cli.project import target
+from scrapy_bloom.settings import BloomSettings, parse_setting
+
+HELP = "say how much memory a filter takes; needs no server"
+EXAMPLES = """\
+scrapy bloom plan --urls 10000000 --window "6 months"
+scrapy bloom plan --error-rate 1e-4"""
+#: URLs of a generation in the rows of the table, as multiples of what is planned.
+LOADS = (0.5, 1, 2, 3, 5, 10)
+#: Bytes of a pending request, and how many there are, as a share of the URLs of a generation.
+PENDING_BYTES, PENDING_SHARE = 330, 0.1
+#: What Redis should have beyond its data.
+SPARE = 1.25
+SETTINGS = {
+    "urls": ("BLOOM_CAPACITY", "N", "URLs that the site has (default BLOOM_CAPACITY)"),
+    "error_rate": ("BLOOM_ERROR_RATE", "R", "share of new pages that may be missed"),
+    "window": ("BLOOM_RECRAWL_AFTER", "W", 'how long URLs are remembered, for example "2 months"'),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options."""
+    for name, (setting, metavar, text) in SETTINGS.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, metavar=metavar, type=_parser_of(setting), help=text)
+
+
+def _parser_of(setting: str) -> Callable[[str], str]:
+    """Return what checks an argument as a setting."""
+
+    def parse(text: str) -> str:
+        try:
+            parse_setting(setting, text)
+        except ConfigurationError as error:
+            text = str(error).replace(f"{setting} = ", "")
+            raise argparse.ArgumentTypeError(text) from None
+        return text
+
+    return parse
+
+
+def run(settings: Settings, opts: argparse.Namespace) -> bool:
+    """Print what a filter would take."""
+    given = {row[0]: value for name, row in SETTINGS.items() if (value := getattr(opts, name))}
+    if "BLOOM_RECRAWL_AFTER" in given:
+        given["BLOOM_ROTATE_EVERY"] = None
+    settings.setdict(given, priority="cmdline")
+    # Without a name, the settings of the project count, and not those of its spiders.
+    own = target(settings, opts).settings if opts.spider else BloomSettings.read(settings, "spider")
+    schedule, spec = own.schedule(), Options(**own.options()).create(own.schedule())
+    bitmaps, pending = needed(own)
+    redis = round((bitmaps + pending) * SPARE)
+    numbers = {
+        "capacity": spec.capacity,
+        "window": str(schedule),
+        "generations": schedule.generations,
+        "hash_functions": len(spec.seeds),
+        "blocks": spec.blocks,
+        "bitmaps": bitmaps,
+        "pending_requests": pending,
+        "redis": redis,
+    }
+    text = (
+        f"BLOOM_CAPACITY = {spec.capacity:_}, window {schedule}, error rate {spec.error_rate:g}, "
+        f"{len(spec.seeds)} hash functions, {spec.blocks:,} shards\n"
+    )
+    if schedule.period:
+        first = f"A first crawl within {schedule.period} has all its URLs in one generation"
+        text += f"{first}, so plan for the whole site\n"
+    text += (
+        f"Redis needs {size(redis)}: {size(bitmaps)} for bitmaps (generations: "
+        f"{schedule.generations}), {size(pending)} for pending requests if a tenth of the URLs "
+        "waits, and a quarter more"
+    )
+    report(opts, numbers, list(_rows(spec, schedule)), text)
+    return True
+
+
+def needed(own: BloomSettings) -> tuple[int, int]:
+    """Return the bytes that a filter's bitmaps take with these settings, and pending requests."""
+    spec, bitmaps = Options(**own.options()).create(own.schedule()), 0
+    for schedule in (own.schedule(), *own.rules().schedules.values()):
+        layer = spec.first_layer(schedule, *_bounds(schedule), 0)
+        bitmaps += layer.memory * spec.blocks * schedule.generations
+    return bitmaps, own.makes_claims * round(spec.capacity * PENDING_SHARE * PENDING_BYTES)
+
+
+def _bounds(schedule: Schedule) -> tuple[int, int]:
+    return schedule.bounds(int(time.time()))
+
+
+def _rows(spec: Spec, schedule: Schedule) -> Iterator[dict[str, Any]]:
+    """Yield what a generation takes with some URLs, and the error rate if all have as many."""
+    for load in LOADS:
+        urls = max(1, round(spec.capacity * load))
+        left, rates, memory = urls / spec.blocks, list[float](), 0
+        layer = spec.first_layer(schedule, *_bounds(schedule), 0)
+        while True:
+            count = min(left, layer.capacity)
+            rates.append(predicted_error_rate(count, layer.bits, len(spec.seeds)))
+            memory, left = memory + layer.memory * spec.blocks, left - count
+            if left <= 0:
+                break
+            layer = spec.next_layer(schedule, layer)
+        yield {
+            "urls": urls,
+            "memory": memory,
+            "bits_per_url": memory * 8 / urls,
+            "error_rate": any_of(rates * schedule.generations),
+        }

@@ -1,0 +1,126 @@
+"""``scrapy bloom report``: writes one page about filters, to look at or to send.
+
+It shows URLs per generation, fill and error rate, and the pages that failed. The file needs
+nothing else, and is written again if it exists.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from scrapy.settings import Settings
+
+from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.info import WindowInfo
+from scrapy_bloom.cli import output
+from scrapy_bloom.cli.info import window_info
+from scrapy_bloom.cli.output import minute, plural, quoted, size
+from scrapy_bloom.cli.pending import list_pending
+from scrapy_bloom.cli.project import filters
+from scrapy_bloom.cli.stored import StoredFilter
+
+HELP = "write one HTML page about filters"
+EXAMPLES = """\
+scrapy bloom report report.html
+scrapy bloom report report.html --all"""
+#: Failed pages of a spider that the page shows.
+SHOWN = 50
+_PAGE = Template(resources.files("scrapy_bloom.cli").joinpath("report.html").read_text("utf-8"))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options."""
+    parser.add_argument("file", metavar="FILE", help="file to write")
+    parser.add_argument("--all", action="store_true", help="show all filters on the server")
+
+
+def run(settings: Settings, opts: argparse.Namespace) -> bool:
+    """Write the page; return whether there is a filter."""
+    shown = [(str(one), "".join(_section(one))) for one in filters(settings, opts, every=opts.all)]
+    if not shown:
+        return False
+    page = _PAGE.substitute(
+        title=escape(", ".join(name for name, _ in shown)),
+        time=minute(int(time.time())),
+        sections="".join(f"<section>{text}</section>" for _, text in shown),
+    )
+    try:
+        # Keys may have bytes that aren't text.
+        Path(opts.file).write_bytes(page.encode(errors="backslashreplace"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        text = f"{quoted(opts.file)} can't be written ({reason})"
+        raise ConfigurationError(f"{text}. Name a file in a directory that exists") from None
+    text = f"{opts.file}: {plural(len(shown), 'filter')}"
+    output.report(opts, {"file": opts.file, "filters": len(shown)}, [], text)
+    return True
+
+
+def _section(stored: StoredFilter) -> Iterator[str]:
+    """Yield what the page shows of a filter."""
+    windows = {name: window_info(stored, name) for name in stored.windows}
+    lists = [list_pending(stored, spider, failed=True, limit=SHOWN) for spider in stored.spiders]
+    rows = [row for found, _, _ in lists for row in found]
+    pending, failed = sum(one[1] for one in lists), sum(one[2] for one in lists)
+    yield f"<h2>{escape(stored.bloom.key)}</h2><p>{escape(stored.bloom.label)}</p>"
+    yield f"<dl>{_fact('URLs', f'{sum(one.count for one in windows.values()):,}')}"
+    yield _fact("Memory", size(sum(one.memory for one in windows.values())))
+    yield _fact("Pending", f"{pending:,}")
+    yield _fact("Failed", f"{failed:,}", "bad" if failed else "")
+    yield "</dl>"
+    for name, window in windows.items():
+        yield f"<h3>Window {escape(name)}: {escape(str(window.schedule))}</h3>"
+        yield f"<p>Error rate {window.error_rate:.2g}, {plural(window.count, 'URL')}</p>"
+        yield from _generations(window)
+    if rows:
+        heading = f"Failed pages, {len(rows):,} of {failed:,}" if failed > len(rows) else "Failed"
+        yield f"<h3>{heading}</h3>"
+        yield from _table(
+            {"Next try": "key", "Attempts": "number", "Reason": "", "URL": "wide"},
+            [[row[name] for name in ("next_try", "attempts", "reason", "url")] for row in rows],
+        )
+
+
+def _fact(name: str, value: str, kind: str = "") -> str:
+    return f'<div><dt>{name}</dt><dd class="{kind}">{value}</dd></div>'
+
+
+def _generations(window: WindowInfo) -> Iterator[str]:
+    """Yield a table with a bar for the URLs of each generation."""
+    most = max((one.count for one in window.generations), default=0) or 1
+    heads = {"Since": "key", "URLs": "number", "": "chart", "Fill": "number"}
+    heads |= {"Error rate": "number", "Forgotten": "key"}
+    yield from _table(
+        heads,
+        [
+            [
+                minute(one.opened) or "the beginning",
+                f"{one.count:,}",
+                100 * one.count / most,
+                f"{one.fill_ratio:.1%}",
+                f"{one.error_rate:.2g}",
+                minute(one.forgotten) or "never",
+            ]
+            for one in window.generations
+        ],
+    )
+
+
+def _table(heads: dict[str, str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield a table; a share in percent becomes a bar."""
+    cells = "".join(f'<th class="{kind}">{head}</th>' for head, kind in heads.items())
+    yield f"<table><thead><tr>{cells}</tr></thead><tbody>"
+    for row in rows:
+        yield "<tr>"
+        for (head, kind), value in zip(heads.items(), row, strict=True):
+            text = escape(output.printable(str(value)))
+            if kind == "chart":
+                text = f'<svg><rect width="{value:.2f}%" height="100%"/></svg>'
+            yield f'<td class="{kind}" data-label="{head}">{text}</td>'
+        yield "</tr>"
+    yield "</tbody></table>"

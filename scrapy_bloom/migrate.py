@@ -1,0 +1,200 @@
+"""Records in a filter what another dupefilter has seen.
+
+The source is only read. What is recorded twice counts once, so a migration that was interrupted is
+started again.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scrapy import Request
+from w3lib.url import canonicalize_url
+
+from scrapy_bloom.bloom.client.transport import FAILURES
+from scrapy_bloom.bloom.errors import ConfigurationError, explain
+from scrapy_bloom.bloom.filter import CHUNK, BloomFilter
+from scrapy_bloom.bloom.protocol.rings import DEFAULT, parts
+from scrapy_bloom.bloom.protocol.session import Key, Verdict
+
+#: Every so many entries, one is looked up again at the end.
+CHECKED = 100
+#: Bytes of the length before each binary entry of ``requests.seen``. Its first byte is less than
+#: a line's first.
+_LENGTH_BYTES, _LINE = 2, ord("\t")
+_DIGITS = re.compile(rb"(?:[0-9A-Fa-f]{2})+")
+
+
+class Source(NamedTuple):
+    """What another dupefilter has seen.
+
+    Args:
+        name: what to call it.
+        total: how many entries there are, about; 0 if that isn't known.
+        entries: a window and a fingerprint each; None for what is neither a fingerprint nor a URL.
+    """
+
+    name: str
+    total: int
+    entries: Iterable[Key | None]
+
+
+class Migrated(NamedTuple):
+    """What a migration has done.
+
+    Args:
+        read: entries that were read.
+        new: those that the filter didn't have.
+        skipped: those that are neither a fingerprint nor a URL.
+        checked: entries that were looked up at the end.
+        missing: those of them that the filter doesn't have, which is wrong.
+    """
+
+    read: int
+    new: int
+    skipped: int
+    checked: int
+    missing: int
+
+
+def migrate(
+    bloom: BloomFilter, source: Source, show: Callable[[int], object] = lambda _: None
+) -> Migrated:
+    """Record all entries of a source, and look a part of them up at the end.
+
+    Args:
+        bloom: the filter, which is created if it doesn't exist.
+        source: what was seen.
+        show: is called with the number of entries that are done.
+
+    Raises:
+        StorageError: a server can't be used. What is recorded stays.
+    """
+    read = new = skipped = missing = 0
+    sample = list[Key]()
+    for chunk in parts(source.entries, CHUNK):
+        keys = [key for key in chunk if key is not None]
+        new += bloom.run(bloom.session.add(keys)).count(Verdict.NEW)
+        read, skipped = read + len(chunk), skipped + len(chunk) - len(keys)
+        sample += keys[::CHECKED]
+        show(read)
+    for part in parts(sample, CHUNK):
+        missing += bloom.run(bloom.session.contains(part)).count(False)
+    return Migrated(read, new, skipped, len(sample), missing)
+
+
+def from_set(client: Any, key: str, label: str = "the Redis server") -> Source:
+    """Return what scrapy-redis has seen: a SET of fingerprints in hexadecimal digits.
+
+    Args:
+        client: one of redis-py's, for a server or a cluster.
+        key: the SET's.
+        label: the server's address for error messages.
+
+    Raises:
+        ConfigurationError: there is no such SET.
+        StorageError: the server can't be used.
+    """
+    try:
+        total = int(client.scard(key))
+    except FAILURES as error:
+        if "WRONGTYPE" not in str(error):
+            raise explain(error, label) from error
+        total = 0
+    if not total:
+        raise ConfigurationError(
+            f"There is no SET {key!r} on {label}. Name the key that scrapy-redis uses, by default "
+            '"<spider>:dupefilter"'
+        )
+
+    def entries() -> Iterator[Key | None]:
+        try:
+            for member in client.sscan_iter(key, count=CHUNK):
+                yield (DEFAULT, bytes.fromhex(member.decode())) if _is_hex(member) else None
+        except FAILURES as error:
+            raise explain(error, label) from error
+
+    return Source(f"the SET {key!r} on {label}", total, entries())
+
+
+def from_seen(path: str | Path) -> Source:
+    """Return what Scrapy has seen in a crawl with ``JOBDIR``.
+
+    Args:
+        path: the directory, or its file ``requests.seen``.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    file = Path(path)
+    file = file / "requests.seen" if file.is_dir() else file
+    # Scrapy keeps them all in memory, too.
+    found = list(_seen(file.read_bytes()))
+    return Source(f"the file {str(file)!r}", len(found), found)
+
+
+def from_urls(name: str, lines: Iterable[bytes], total: int, key: Callable[[str], Key]) -> Source:
+    """Return URLs, one per line.
+
+    Args:
+        name: what to call them.
+        lines: the URLs. Empty lines are skipped.
+        total: how many there are, about; 0 if that isn't known.
+        key: returns the window and the fingerprint of a URL, or raises a ConfigurationError.
+    """
+
+    def entries() -> Iterator[Key | None]:
+        for line in lines:
+            if text := line.decode("utf-8-sig", "replace").strip():
+                try:
+                    found = key(text)
+                except ConfigurationError:
+                    yield None
+                else:
+                    yield found
+
+    return Source(name, total, entries())
+
+
+def _is_hex(text: bytes) -> bool:
+    return _DIGITS.fullmatch(text) is not None
+
+
+def _seen(data: bytes) -> Iterator[Key | None]:
+    """Yield what ``requests.seen`` has: lines (up to Scrapy 2.18), or lengths and bytes.
+
+    An entry that a killed crawl has left incomplete is skipped.
+    """
+    place = 0
+    while place < len(data):
+        if data[place] >= _LINE:
+            end = data.find(b"\n", place) % (len(data) + 1)
+            if text := data[place:end].strip():
+                yield (DEFAULT, bytes.fromhex(text.decode())) if _is_hex(text) else None
+            place = end + 1
+        else:
+            start = place + _LENGTH_BYTES
+            place = start + int.from_bytes(data[start - _LENGTH_BYTES : start], "big")
+            item = data[start:place]
+            yield (DEFAULT, item) if item and place <= len(data) else None
+
+
+class ScrapyRedisFingerprinter:
+    """Makes scrapy-redis's fingerprints, so that a filter finds what its SET had.
+
+    Set ``REQUEST_FINGERPRINTER_CLASS = "scrapy_bloom.migrate.ScrapyRedisFingerprinter"`` for as
+    long as you use a filter that such a SET was migrated to.
+    """
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint of a request."""
+        fields = {
+            "body": request.body.hex(),
+            "method": request.method,
+            "url": canonicalize_url(request.url),
+        }
+        # Of scrapy-redis 0.7.3 to 0.9.1.
+        return hashlib.sha1(json.dumps(fields).encode()).digest()  # noqa: S324
