@@ -81,7 +81,7 @@ def _section(stored: StoredFilter) -> Iterator[str]:
         heading = f"Failed pages, {len(rows):,} of {failed:,}" if failed > len(rows) else "Failed"
         yield f"<h3>{heading}</h3>"
         yield from _table(
-            {"Next try": "key", "Attempts": "number", "Reason": "", "URL": "wide"},
+            {"Next try": "key", "Attempts": "number", "Reason": "reason", "URL": "wide"},
             [[row[name] for name in ("next_try", "attempts", "reason", "url")] for row in rows],
         )
 
