@@ -154,7 +154,7 @@ class Site:
 
     def publish(self) -> None:
         """Publish a page for each listing that is read in each run; the listing links it."""
-        for name in sorted(self._reached(self.each_run) & self.listings):
+        for name in sorted(self._reached(self.each_run - self.disallowed) & self.listings):
             new = f"{name}new"
             self.links[name].append((new, True))
             self.links[new] = []
