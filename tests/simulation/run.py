@@ -1,7 +1,7 @@
 """One simulated run: crawls with faults, then crawls without, then what must hold."""
 
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -148,8 +148,8 @@ class Run:
         self._started, self._is_ending = 0, False
         #: Choices of all processes when no faults happen any more.
         self._last = {name: rng.choice(values) for name, values in kind.choices.items()}
-        #: How often a process has ended with a claim on each page.
-        self._left_behind: Counter[str] = Counter()
+        #: Processes that have ended with a claim on each page.
+        self._left_behind: dict[str, set[str]] = defaultdict(set)
         #: Owner of claims -> when it ended.
         self._ended: dict[str, float] = {}
         self._found: list[str] = []
@@ -218,18 +218,20 @@ class Run:
 
     def _note_ended(self) -> None:
         """Note the pages that processes have left which are over."""
-        ended = {one.owner: one for one in self._processes if not one.is_running}
-        if not ended:
+        over = {one.owner: one for one in self._processes if not self._world.lives(one.name)}
+        if not over:
             return
+        # Others may pick up its claims while what a killed one has sent is still under way.
+        ended = {owner: one for owner, one in over.items() if not one.is_running}
         self._processes = [one for one in self._processes if one.is_running]
         has_finished = not all(one.must_stop for one in ended.values())
         self._ended |= dict.fromkeys(ended, self._world.now)
         for key in self._keys(b":claims:"):
             for name, claim in self._world.client.hgetall(key).items():
                 url = self._site.fields.get(name.decode(), name.decode())
-                process = self._left_by(claim.split()[0].decode(), url, ended)
+                process = self._left_by(claim.split()[0].decode(), url, over)
                 if process is not None:
-                    self._left_behind[url] += 1
+                    self._left_behind[url].add(process.name)
                     if not (process.must_stop or self._kind.repeats):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
                 died = self._ended.get(claim.split()[0].decode(), self._world.now)
@@ -237,14 +239,14 @@ class Run:
                 if is_over and has_finished and not self._kind.repeats:
                     self._found.append(f"a dead worker's page was not picked up: {short(url)}")
 
-    def _left_by(self, owner: str, url: str, ended: dict[str, Process]) -> Process | None:
+    def _left_by(self, owner: str, url: str, over: dict[str, Process]) -> Process | None:
         """Return which of the processes that are over has left a claim."""
-        if owner in ended or not owner.startswith("q"):
-            return ended.get(owner)
+        if owner in over or not owner.startswith("q"):
+            return over.get(owner)
         # A moment after it has got a request from a shared queue, the claim is not its own yet. It
         # may even have crawled the page by then.
         crawled = self._site.crawled_by.keys()
-        for one in ended.values():
+        for one in over.values():
             if not one.is_clean and (url in one.pages or (one.name, url) in crawled):
                 return one
         return None
@@ -350,7 +352,7 @@ class Run:
         pages = [(url, "", times) for url, times in site.crawled_pages.items()]
         pages += [(url, f" by {by}", times) for (by, url), times in site.crawled_by.items()]
         for url, by, times in pages:
-            if url not in site.each_run and times > 1 + self._left_behind[url]:
+            if url not in site.each_run and times > 1 + len(self._left_behind[url]):
                 self._found.append(f"crawled {times} times{by}: {short(url)}")
         bloom = BloomFilter(self._world.client, "k", window=SETTINGS["BLOOM_RECRAWL_AFTER"])
         items = {url: bytes.fromhex(name) for name, url in site.fields.items()}
