@@ -33,7 +33,7 @@ COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _ALL}
 FINE, NO, FAILED = 0, 1, 2
 EXIT_CODES = {
     FINE: "the command did what it was asked",
-    NO: "there is no such filter, a URL isn't remembered, or you said no",
+    NO: "there is no such filter, a URL isn't remembered, a problem was found, or you said no",
     FAILED: "the arguments or settings are wrong, or the server can't be used",
 }
 
@@ -55,6 +55,7 @@ class BloomCommand(ScrapyCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the subcommands, each with Scrapy's options."""
+        self._parser = parser
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         codes = "\n".join(f"  {code}  {text}" for code, text in EXIT_CODES.items())
         parser.epilog = f"Exit codes:\n{codes}\n\nMore: scrapy bloom <subcommand> -h"
@@ -81,7 +82,8 @@ class BloomCommand(ScrapyCommand):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Turn options into settings."""
         if opts.name is None:
-            raise UsageError
+            self._parser.print_help()
+            sys.exit(FINE)
         if args:
             _fail(f"{quoted(args[0])} isn't an argument. See scrapy bloom {opts.name} -h")
         try:
@@ -102,6 +104,7 @@ class BloomCommand(ScrapyCommand):
             print(end="", flush=True)  # a closed pipe is noticed here
         except BrokenPipeError:  # else Python complains when it flushes
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self.exitcode = FINE
         except KeyboardInterrupt as error:
             complain(str(error) or "interrupted")
         except BloomError as error:
@@ -118,7 +121,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print an error, and exit."""
-        _fail(f"{message}. See {self.prog} -h")
+        _fail(f"{message}{'' if message.endswith('?') else '.'} See {self.prog} -h")
 
 
 class _Names(dict[str, Any]):
@@ -127,7 +130,8 @@ class _Names(dict[str, Any]):
     def __contains__(self, name: object) -> bool:
         if not super().__contains__(name):
             close = get_close_matches(str(name), self, n=1, cutoff=0.5)
-            hint = f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(self)}"
+            names = f"Choose one of {', '.join(self)}, and write options after it"
+            hint = f"Did you mean {close[0]}?" if close else names
             _fail(f"{quoted(name)} isn't a subcommand. {hint}")
         return True
 

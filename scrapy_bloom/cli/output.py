@@ -22,6 +22,10 @@ Row = Mapping[str, Any]
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 #: The last second that a date can show.
 MAX_TIME = 253_402_300_799
+#: Columns of a narrow terminal, and characters of a word that is kept whole in a table.
+NARROW, MAX_WORD = 80, 12
+#: Error rates that are told apart.
+MIN_RATE = 1e-9
 #: Seconds between two looks at a progress bar.
 SHOW_SECONDS = 0.2
 _USER = re.compile(r"//[^/?#\s]*@")
@@ -32,17 +36,26 @@ def report(opts: argparse.Namespace, head: Row, rows: Sequence[Row], summary: st
     if opts.json:
         print(json.dumps({**head, "rows": rows}, indent=2))
         return
+    # What says nothing is left out: an empty column, and the name of the only filter.
     names = [name for name in (rows[0] if rows else ()) if any(_cell(row, name) for row in rows)]
+    names = [name for name in names if name != "filter" or len({row[name] for row in rows}) > 1]
     lines = [[_cell(row, name) for name in names] for row in rows]
     is_text = [any(isinstance(row[name], str) for row in rows) for name in names]
     headings = [name.replace("_", " ") for name in names]
     if Console is not None and sys.stdout.isatty():
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading, is_left in zip(headings, is_text, strict=True):
-            table.add_column(heading, justify="left" if is_left else "right", overflow="fold")
+        console = Console()
+        gap = 2 if console.width >= NARROW else 1
+        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+        texts = [" ".join(cells) for cells in zip(headings, *lines, strict=True)]
+        widths = [min(MAX_WORD, max(map(len, text.split()))) for text in texts]
+        has_room = sum(widths) + gap * (len(widths) - 1) <= console.width
+        for heading, is_left, width in zip(headings, is_text, widths, strict=True):
+            justify: Any = "left" if is_left else "right"
+            least = width if has_room else None
+            table.add_column(heading, justify=justify, overflow="fold", min_width=least)
         for line in lines:
             table.add_row(*map(Text, line))
-        Console().print(table)
+        console.print(table)
     elif rows:  # one line per row, for other programs
         widths = [max(map(len, cells)) for cells in zip(headings, *lines, strict=True)]
         for line in (headings, *lines):
@@ -117,10 +130,16 @@ def size(count: int) -> str:
     return f"{count / 1024**power:,.{min(power, 1)}f} {UNITS[power]}"
 
 
+def rate(share: float) -> str:
+    """Return an error rate, such as 1.2e-5."""
+    small = f"<{MIN_RATE:g}" if 0 < share < MIN_RATE else f"{share:.2g}"
+    return small.replace("e-0", "e-")
+
+
 #: Numbers that tables show in another form than JSON.
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "memory": size,
     "fill": "{:.1%}".format,
     "bits_per_url": "{:.1f}".format,
-    **dict.fromkeys(("error_rate", "measured"), "{:.2g}".format),
+    **dict.fromkeys(("error_rate", "measured"), rate),
 }

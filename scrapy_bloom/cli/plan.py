@@ -15,7 +15,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.sizing import any_of, predicted_error_rate
 from scrapy_bloom.bloom.model.spec import Options, Spec
-from scrapy_bloom.cli.output import report, size
+from scrapy_bloom.cli.output import rate, report, size
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.settings import BloomSettings, parse_setting
 
@@ -79,7 +79,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         "redis": redis,
     }
     text = (
-        f"BLOOM_CAPACITY = {spec.capacity:_}, window {schedule}, error rate {spec.error_rate:g}, "
+        f"BLOOM_CAPACITY = {spec.capacity:_}, window {schedule}, error rate {rate(spec.error_rate)}, "
         f"{len(spec.seeds)} hash functions, {spec.blocks:,} shards\n"
     )
     if schedule.period:

@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.info import WindowInfo
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.info import window_info
-from scrapy_bloom.cli.output import minute, plural, quoted, size
+from scrapy_bloom.cli.output import minute, plural, quoted, rate, size
 from scrapy_bloom.cli.pending import list_pending
 from scrapy_bloom.cli.project import filters
 from scrapy_bloom.cli.stored import StoredFilter
@@ -75,7 +75,7 @@ def _section(stored: StoredFilter) -> Iterator[str]:
     yield "</dl>"
     for name, window in windows.items():
         yield f"<h3>Window {escape(name)}: {escape(str(window.schedule))}</h3>"
-        yield f"<p>Error rate {window.error_rate:.2g}, {plural(window.count, 'URL')}</p>"
+        yield f"<p>Error rate {rate(window.error_rate)}, {plural(window.count, 'URL')}</p>"
         yield from _generations(window)
     if rows:
         heading = f"Failed pages, {len(rows):,} of {failed:,}" if failed > len(rows) else "Failed"
@@ -103,7 +103,7 @@ def _generations(window: WindowInfo) -> Iterator[str]:
                 f"{one.count:,}",
                 100 * one.count / most,
                 f"{one.fill_ratio:.1%}",
-                f"{one.error_rate:.2g}",
+                rate(one.error_rate),
                 minute(one.forgotten) or "never",
             ]
             for one in window.generations
