@@ -204,6 +204,15 @@ def test_a_page_that_failed_waits_and_is_then_claimed_again(spider: Spider, clie
     assert spider.claim(A, nonce="2") == [NEW]
 
 
+def test_a_page_that_failed_waits_whoever_has_its_claim(spider: Spider) -> None:
+    """The other may have taken a request for a duplicate that was lost with this failure."""
+    spider.claim(A, owner=THEIRS)
+    spider.settle(A, retry_in=60)
+    assert spider.only().owner == FAILED
+    assert spider.confirm(A, owners=(THEIRS,)) == [CLAIMED]
+    assert A not in spider.bloom
+
+
 def test_a_page_that_has_failed_often_keeps_no_request(spider: Spider) -> None:
     for attempt in range(MAX_ATTEMPTS):
         assert spider.claim(A, nonce=str(attempt)) == [NEW]
