@@ -227,9 +227,9 @@ def server(facts: Facts) -> str:
     """Check that the server answers, and takes writes."""
     if facts.down:
         return Problem(facts.down)
-    if "slave" in facts.every("role"):
+    if "slave" in [node.get("role") for node in facts.nodes or ()]:
         return Problem("the server is a read-only replica. Use the address of its primary")
-    return facts.label
+    return f"{facts.label} answers within {facts.own.settings.timeout:g} seconds"
 
 
 def version(facts: Facts) -> str:

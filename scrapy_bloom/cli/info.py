@@ -91,4 +91,4 @@ def measure(stored: StoredFilter, window: str) -> dict[str, Any]:
             seen += len(stored.remembered(keys))
             probes += len(keys)
             show(probes)
-    return {"measured": seen / probes, "probes": probes}
+    return {"measured": seen / (probes or 1), "probes": probes}

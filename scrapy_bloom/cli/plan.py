@@ -78,10 +78,8 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         "pending_requests": pending,
         "redis": redis,
     }
-    text = (
-        f"BLOOM_CAPACITY = {spec.capacity:_}, window {schedule}, error rate {rate(spec.error_rate)}, "
-        f"{len(spec.seeds)} hash functions, {spec.blocks:,} shards\n"
-    )
+    text = f"BLOOM_CAPACITY = {spec.capacity:_}, window {schedule}, "
+    text += f"error rate {rate(spec.error_rate)}, {len(spec.seeds)} hash functions\n"
     if schedule.period:
         first = f"A first crawl within {schedule.period} has all its URLs in one generation"
         text += f"{first}, so plan for the whole site\n"

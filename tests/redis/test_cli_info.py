@@ -3,13 +3,15 @@
 from datetime import UTC, datetime
 
 import pytest
-from redis import Redis
+from redis import Redis, RedisCluster
 from support.cli import KEY, URLS, Call, claim, fail, fingerprints, give, unchanged
 from support.clock import MovedServer
 from support.polling import PATIENCE
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.cli import info as info_command
 
 DAY = {"1-day": Schedule.of("1 day")}
 RULES = {"BLOOM_RECRAWL_RULES": [["/1$", "1 day"], ["/2$", "run"]]}
@@ -40,8 +42,8 @@ def test_generations_and_windows(call: Call, moved: MovedServer) -> None:
     assert total["error_rate"] == info.windows["default"].error_rate
     assert total["memory"] == sum(row["memory"] for row in months)
     heading, first, *_ = text.out.splitlines()
-    assert heading.split()[:5] == ["filter", "window", "generation", "urls", "fill"]
-    assert first.split()[:4] == ["k", "default", "all", "15"]
+    assert heading.split()[:5] == ["window", "generation", "urls", "fill", "error"]
+    assert first.split()[:3] == ["default", "all", "15"]
     assert "MiB" in first
     assert checked.code == 1
     rows = [line.split() for line in checked.out.splitlines()[1:6]]
@@ -56,6 +58,50 @@ def test_pending_and_failed_requests_are_counted(shop: Call, bloom: BloomFilter)
     (head,) = shop("info", "--json").json["filters"]
     assert (head["filter"], head["pending"], head["failed"]) == (KEY, 5, 2)
     assert shop("info").out.endswith(": 5 pending requests, 2 of them failed\n")
+
+
+def test_all_filters_of_the_server(shop: Call, bloom: BloomFilter, client: Redis) -> None:
+    """With the windows of their last crawls; one that's damaged is told, and left out."""
+    other = BloomFilter(client, "other:0", window="2 months")
+    other.run(other.session.enter("spider"))
+    other.add("x")
+    client.hset("{broken:0}:ring", "spec", "nonsense")
+    done = shop("info", "--all", "--json")
+    assert [one["filter"] for one in done.json["filters"]] == ["other:0", KEY]
+    first, second = done.json["rows"]
+    assert (first["urls"], second["urls"], second["forgotten"]) == (1, 0, "never")
+    assert first["forgotten"] != "never"
+    assert "'{broken:0}:ring' can't be used" in done.err
+    heading, *_ = shop("info", "--all").out.splitlines()
+    assert heading.split()[0] == "filter"
+
+
+def test_filters_of_a_cluster(call: Call, cluster: RedisCluster, nodes: list[Server]) -> None:
+    for key in "abcdef":
+        BloomFilter(cluster, key, blocks=2).open()
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    done = call("info", "--all", "--json", BLOOM_REDIS_URL=url)
+    assert [one["filter"] for one in done.json["filters"]] == [*"abcdef"]
+
+
+def test_an_empty_server_has_no_filters(shop: Call, client: Redis) -> None:
+    shop("info", "--all").refused("there is no filter on unix://", code=1)
+
+
+def test_the_error_rate_is_measured(
+    shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It's near the rate that follows from the number of URLs. Nothing is changed."""
+    monkeypatch.setattr(info_command, "MOST_PROBES", 20_480)
+    monkeypatch.setattr(info_command, "MEASURE_SECONDS", PATIENCE)
+    bloom = BloomFilter(client, KEY, blocks=2, capacity=2_000, error_rate=0.1)
+    bloom.extend(str(number) for number in range(2_000))
+    with unchanged(client):
+        (row,) = shop("info", "--measure", "--json").json["rows"]
+    assert row["probes"] == 20_480
+    assert row["measured"] == pytest.approx(row["error_rate"], rel=0.3)
+    monkeypatch.setattr(info_command, "MEASURE_SECONDS", 0)
+    assert shop("info", "--measure").code == 0
 
 
 # -- check --

@@ -1,0 +1,158 @@
+"""``scrapy bloom doctor``: each of its twelve checks, and what it advises."""
+
+from typing import Any, ClassVar
+
+import pytest
+from redis import Redis
+from support.cli import KEY, Call, Own, Shop
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.cli import doctor
+from scrapy_bloom.cli.doctor import CHECKS
+
+OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+NAMES = [check.__name__ for check in CHECKS]
+
+
+class Scheduled(Own):
+    name = "scheduled"
+    custom_settings: ClassVar = {"BLOOM_REMEMBER": "scheduled", "JOBDIR": "job"}  # type: ignore[misc]
+
+
+def states(done: Any) -> dict[str, str]:
+    return {row["check"]: row["state"] for row in done.json["rows"]}
+
+
+@pytest.fixture
+def healthy(client: Redis) -> Any:
+    """The server writes to its disk."""
+    client.config_set("appendonly", "yes")
+    yield
+    client.config_set("appendonly", "no")
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 0)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_there_are_twelve_checks_and_all_may_be_fine(shop: Call, client: Redis) -> None:
+    BloomFilter(client, KEY).open()
+    done = shop("doctor", "--json", **OURS)
+    assert len(NAMES) == 12
+    assert [row["check"] for row in done.json["rows"]] == NAMES
+    assert {*states(done).values()} == {"ok"}, done.out
+    assert (done.code, done.json["problems"]) == (0, 0)
+    assert shop("doctor", **OURS).out.endswith("0 problems found\n")
+
+
+FEED: dict[str, Any] = {"format": "jsonlines", "overwrite": True, "batch_item_count": 9}
+PROBLEMS: list[tuple[str, dict[str, Any], str]] = [
+    ("settings", {"BLOOM_CAPCITY": 5}, "Did you mean BLOOM_CAPACITY?"),
+    ("settings", {"BLOOM_BLOCKS": 7}, "Remove BLOOM_BLOCKS, or choose another BLOOM_KEY"),
+    ("dupefilter", {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}, "isn't used"),
+    ("dupefilter", {"DUPEFILTER_CLASS": "nowhere.Filter"}, "No module named 'nowhere'"),
+    ("dupefilter", {"BLOOM_ENABLED": False}, "turns the filter off"),
+    ("scheduler", {"BLOOM_REMEMBER": "scheduled"}, 'Set it to "crawled", or use JOBDIR'),
+    ("scheduler", {"SCHEDULER_FLUSH_ON_START": True}, "forgets all when a worker starts"),
+    ("scheduler", {"SCHEDULER": "nowhere.Scheduler"}, "No module named 'nowhere'"),
+    (
+        "reactor",
+        {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
+        "Remove the setting",
+    ),
+    ("middlewares", {"REDIRECT_ENABLED": False}, "RedirectMiddleware is off"),
+    (
+        "middlewares",
+        {"DOWNLOADER_MIDDLEWARES": {"scrapy.downloadermiddlewares.retry.RetryMiddleware": None}},
+        "RetryMiddleware is off, so a page that fails waits",
+    ),
+    (
+        "feeds",
+        {"BLOOM_REMEMBER": "delivered", "FEEDS": {"items.jsonl": {"format": "jsonlines"}}},
+        "FEED_EXPORT_BATCH_ITEM_COUNT",
+    ),
+    (
+        "feeds",
+        {"BLOOM_REMEMBER": "delivered", "FEEDS": {"items-%(batch_id)d.jsonl": FEED}},
+        "The next run would overwrite",
+    ),
+    (
+        "feeds",
+        {"BLOOM_REMEMBER": "delivered", "FEEDS": {"items": {"format": "unknown"}}},
+        "Scrapy has disabled FEEDS",
+    ),
+    ("memory", {"BLOOM_CAPACITY": 10**12, "BLOOM_BLOCKS": 16_384}, "or lower BLOOM_CAPACITY"),
+]
+
+
+@pytest.mark.usefixtures("healthy", "bloom")
+@pytest.mark.parametrize(("check", "settings", "advice"), PROBLEMS)
+def test_what_is_wrong_comes_with_advice(
+    shop: Call, client: Redis, check: str, settings: dict[str, Any], advice: str
+) -> None:
+    if check == "memory":
+        client.flushall()  # the filter there has other blocks
+    done = shop("doctor", "--json", **{**OURS, **settings})
+    problems = {row["check"]: row["finding"] for row in done.json["rows"] if row["state"] != "ok"}
+    assert check in problems, done.out
+    assert advice in problems[check]
+    assert done.code == 1
+
+
+@pytest.mark.usefixtures("healthy")
+def test_delivered_without_feeds_or_with_batches_is_fine(shop: Call) -> None:
+    own = {**OURS, "BLOOM_REMEMBER": "delivered"}
+    assert shop("doctor", **own).code == 0
+    feeds = {"items/%(batch_time)s-%(batch_id)05d.jsonl": FEED}
+    assert shop("doctor", **own, FEEDS=feeds).code == 0
+
+
+@pytest.mark.usefixtures("healthy")
+def test_a_server_that_evicts_or_keeps_nothing(shop: Call, client: Redis) -> None:
+    """Without a window, no key has an expiry, so that volatile policies evict none."""
+    client.config_set("maxmemory-policy", "volatile-lru")
+    assert states(shop("doctor", "--json", **OURS))["eviction"] == "ok"
+    window = {**OURS, "BLOOM_RECRAWL_AFTER": "2 months"}
+    assert states(shop("doctor", "--json", **window))["eviction"] == "PROBLEM"
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    client.config_set("appendonly", "no")
+    client.config_set("maxmemory", 16 << 20)
+    done = shop("doctor", **OURS)
+    assert [line.split()[1] for line in done.out.splitlines() if "PROBLEM" in line] == [
+        *("persistence", "eviction", "memory")
+    ]
+    assert done.out.endswith("3 problems found\n")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_clocks_that_differ(shop: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CLOCKS", -1)
+    assert states(shop("doctor", "--json", **OURS))["clock"] == "PROBLEM"
+
+
+def test_a_server_that_is_not_there_or_hides_its_facts(
+    shop: Call, client: Redis, server: Server
+) -> None:
+    done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL="redis://127.0.0.1:1")
+    assert [states(done)[name] for name in NAMES[6:]] == ["PROBLEM", *["?"] * 5]
+    assert "Start it, or correct BLOOM_REDIS_URL" in done.out
+    client.execute_command("ACL", "SETUSER", "few", "reset", "on", "nopass", "~*", "+@all", "-info")
+    try:
+        url = server.url.replace("redis://", "redis://few:x@")
+        done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL=url)
+    finally:
+        client.execute_command("ACL", "DELUSER", "few")
+    assert [states(done)[name] for name in NAMES[6:]] == ["ok", *["?"] * 5]
+    assert "the server hides it" in done.out
+    assert done.code == 0
+
+
+def test_spiders_are_named_where_they_differ_and_outside_of_a_project_is_less(
+    call: Call, client: Redis, server: Server
+) -> None:
+    where = {**OURS, "BLOOM_REDIS_URL": server.unix_url}
+    rows = call("doctor", "--json", spiders=(Shop, Scheduled), **where).json["rows"]
+    shown = {(row["check"], row["spider"]) for row in rows}
+    assert {("scheduler", "shop"), ("scheduler", "scheduled"), ("reactor", None)} <= shown
+    done = call("doctor", "--json", SPIDER_MODULES=[], BLOOM_REDIS_URL=server.unix_url)
+    assert [row["check"] for row in done.json["rows"]] == [NAMES[0], *NAMES[6:]]

@@ -1,0 +1,209 @@
+"""``scrapy bloom migrate``: what other dupefilters have seen is seen, and nothing else."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis, RedisCluster
+from scrapy import Request
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy_redis.dupefilter import RFPDupeFilter as ScrapyRedisFilter
+from support.cli import KEY, URLS, Call, fingerprints, give, in_shell
+from support.polling import PATIENCE, until
+from support.servers import Server
+
+from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.migrate import from_seen, from_set, from_urls, migrate
+
+SET = "shop:dupefilter"
+FINGERPRINTER = "scrapy_bloom.migrate.ScrapyRedisFingerprinter"
+ANY = [*("https://example.com/?b=2&a=1#c", "http://EXAMPLE.com/ä"), *URLS]
+
+
+def states(shop: Call, urls: Sequence[str], **settings: Any) -> set[str]:
+    """Return what ``check`` says of URLs."""
+    return {row["state"] for row in shop("check", *urls, "--json", **settings).json["rows"]}
+
+
+# -- a SET of scrapy-redis --
+
+
+def fill(client: Any, urls: Sequence[str]) -> None:
+    """Have scrapy-redis see URLs."""
+    seen = ScrapyRedisFilter(client, SET)
+    assert not any(seen.request_seen(Request(url)) for url in urls)
+
+
+def test_what_scrapy_redis_has_seen(shop: Call, client: Redis) -> None:
+    """Once more finds nothing new; members that are no fingerprints are skipped."""
+    settings = {"REQUEST_FINGERPRINTER_CLASS": FINGERPRINTER, "BLOOM_RECRAWL_AFTER": "2 months"}
+    fill(client, ANY)
+    members = client.smembers(SET)
+    done = shop("migrate", "--from-set", SET, "--json", **settings)
+    assert (done.code, done.err) == (0, "")
+    names = ("read", "new", "skipped", "missing")
+    assert [done.json[name] for name in names] == [len(ANY), len(ANY), 0, 0]
+    assert done.json["checked"] > 0
+    assert states(shop, ANY, **settings) == {"remembered"}
+    assert states(shop, ["https://example.com/new"], **settings) == {"new"}
+    assert client.smembers(SET) == members
+    client.sadd(SET, "no fingerprint", b"\xff", "abc")
+    done = shop("migrate", "--from-set", SET, **settings)
+    assert done.code == 1
+    assert f": {len(ANY) + 3} entries of the SET '{SET}' on unix://" in done.out
+    assert ", 0 of them new, 3 skipped\n" in done.out
+    (row,) = shop("info", "--json", **settings).json["rows"]
+    assert (row["urls"], row["forgotten"] != "never") == (len(ANY), True)
+
+
+def test_a_set_on_a_cluster(cluster: RedisCluster) -> None:
+    fill(cluster, URLS)
+    bloom = BloomFilter(cluster, KEY)
+    assert migrate(bloom, from_set(cluster, SET)).new == len(URLS)
+
+
+def test_a_key_that_is_no_set(shop: Call, client: Redis) -> None:
+    client.set(SET, "text")
+    done = shop("migrate", "--from-set", SET, REQUEST_FINGERPRINTER_CLASS=FINGERPRINTER)
+    done.refused(f"There is no SET '{SET}' on", "Name the key that scrapy-redis uses")
+
+
+def test_a_server_that_ends_meanwhile(redis_url: str, client: Redis) -> None:
+    with Redis.from_url(redis_url) as other:
+        other.sadd(SET, *[f"{number:040x}" for number in range(20_000)])
+        source = from_set(other, SET, "the other server")
+        entries = iter(source.entries)
+        next(entries)
+        other.shutdown(nosave=True)
+    with pytest.raises(StorageError, match="the other server"):
+        migrate(BloomFilter(client, KEY), source._replace(entries=entries))
+
+
+# -- requests.seen --
+
+
+def test_what_scrapy_has_seen_in_a_jobdir(shop: Call, client: Redis, tmp_path: Path) -> None:
+    """Of the installed version, behind lines of an older one, with an incomplete entry."""
+    file = tmp_path / "requests.seen"
+    file.write_text("".join(f"{item.hex()}\r\n\n" for item in fingerprints(URLS[:5])))
+    seen = RFPDupeFilter(str(tmp_path))
+    for url in URLS[5:10]:
+        seen.request_seen(Request(url))
+    seen.close("")
+    complete = file.read_bytes()
+    file.write_bytes(complete + b"\0\x14cut")
+    done = shop("migrate", "--from-seen", str(tmp_path), "--json")
+    assert [done.json[name] for name in ("read", "new", "skipped")] == [11, 10, 1]
+    assert states(shop, URLS[:10]) == {"remembered"}
+    assert states(shop, URLS[10:]) == {"new"}
+    file.write_bytes(complete)
+    assert shop("migrate", "--from-seen", str(file)).code == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"\0", b"zz\n", b"\0\0\0\0", b"abc", b"\x01"])
+def test_damaged_files_give_nothing(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "requests.seen").write_bytes(data)
+    assert [one for one in from_seen(tmp_path).entries if one is not None] == []
+
+
+# -- URLs --
+
+
+def test_urls_have_the_windows_of_their_rules(
+    shop: Call, client: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = {"BLOOM_RECRAWL_RULES": [["/1$", "1 day"], ["/2$", "run"]]}
+    lines = "\ufeff" + "\r\n".join([*URLS[:5], "", "nonsense", "https://[", f" {URLS[3]} "])
+    path = tmp_path / "urls.txt"
+    path.write_text(lines, "utf-8")
+    done = shop("migrate", "--from-urls", str(path), **rules)
+    assert done.code == 1
+    assert ": 8 entries of the file" in done.out
+    assert ", 4 of them new, 3 skipped\n" in done.out
+    assert "Skipped: no fingerprint or URL, or a URL that each run crawls" in done.out
+    rows = shop("check", *URLS[:5], "--json", **rules).json["rows"]
+    assert [(row["state"], row["window"], row["rule"]) for row in rows] == [
+        ("remembered", "default", None),
+        ("remembered", "1-day", "/1$"),
+        ("crawled by each run", "run", "/2$"),
+        ("remembered", "default", None),
+        ("remembered", "default", None),
+    ]
+    give(monkeypatch, URLS[7].encode())
+    assert shop("migrate", "--from-urls", "-", **rules).code == 0
+    assert states(shop, URLS[7:8], **rules) == {"remembered"}
+
+
+def test_outside_of_a_project_a_filter_keeps_its_windows(
+    client: Redis, server: Server, tmp_path: Path
+) -> None:
+    bloom = BloomFilter(client, KEY, window="2 months")
+    bloom.run(bloom.session.enter("shop"))
+    where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
+    done = in_shell(f"echo {URLS[0]} | BLOOM migrate --from-urls - {where}", tmp_path)
+    assert done.code == 0, done.err
+    bitmaps = [key for key in client.keys("*:default:*") if client.type(key) == b"string"]
+    assert bitmaps
+    assert all(client.expiretime(key) > 0 for key in bitmaps)
+
+
+def test_a_filter_that_lost_entries_is_told(
+    shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(bloom: BloomFilter, source: Any, show: Any) -> Any:
+        bloom.open()
+        return migrate(bloom, source, lambda _: bloom.clear())
+
+    monkeypatch.setattr("scrapy_bloom.cli.migrate.migrate", forgetful)
+    give(monkeypatch, "\n".join(URLS).encode())
+    done = shop("migrate", "--from-urls", "-")
+    assert done.code == 1
+    assert "Looked up again: 1, of which 1 are missing\nRun it again" in done.out
+
+
+def test_an_interruption_leaves_what_is_recorded(
+    client: Redis, server: Server, tmp_path: Path
+) -> None:
+    """At a terminal it shows progress; the next run records the rest."""
+    count, path = 300_000, tmp_path / "urls.txt"
+    path.write_text("".join(f"https://example.com/{number}\n" for number in range(count)))
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "scrapy", "bloom", "migrate", "--from-urls", str(path)]
+    where = ["--key", KEY, "-s", f"BLOOM_REDIS_URL={server.url}", "-s", "BLOOM_TIMEOUT=60"]
+    bloom = BloomFilter(client, KEY)
+    with subprocess.Popen([*command, *where], stdin=side, stdout=side, stderr=side) as process:
+        until(
+            lambda: bool(client.keys("*:default:*")) and bloom.info().count > 40_000, "it records"
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 2
+    os.close(side)
+    with os.fdopen(main, "rb", buffering=0) as file:
+        shown = file.read(1 << 20).decode()
+    told = re.search(r"interrupted after ([\d,]+) entries\. Run the same command again", shown)
+    assert told, shown
+    assert "Traceback" not in shown
+    assert re.search(r"\[#* *\] +\d+%  [\d,]+ of 300,000 entries recorded", shown)
+    recorded = bloom.info().count
+    assert int(told[1].replace(",", "")) <= recorded < count
+    rest = in_shell(f"BLOOM migrate --from-urls {path} {' '.join(where)}", tmp_path)
+    assert (rest.code, rest.err) == (0, "")
+    # Of so many, a few may be taken for seen.
+    assert count - 20 < bloom.info().count <= count
+
+
+def test_the_library_function_shows_how_far_it_is(client: Redis) -> None:
+    seen = list[int]()
+    lines = [f"https://example.com/{number}".encode() for number in range(20_000)]
+    source = from_urls("lines", lines, len(lines), lambda url: ("default", url.encode()))
+    found = migrate(BloomFilter(client, KEY), source, seen.append)
+    assert seen == [8_192, 16_384, 20_000]
+    assert (found.read, found.skipped, found.missing) == (20_000, 0, 0)
+    assert 19_990 < found.new <= 20_000
