@@ -151,7 +151,7 @@ def test_outside_of_a_project_a_filter_keeps_its_windows(
     assert done.code == 0, done.err
     bitmaps = [key for key in client.keys("*:default:*") if client.type(key) == b"string"]
     assert bitmaps
-    assert all(client.expiretime(key) > 0 for key in bitmaps)
+    assert all(client.ttl(key) > 0 for key in bitmaps)
 
 
 def test_a_filter_that_lost_entries_is_told(

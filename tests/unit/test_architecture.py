@@ -22,7 +22,7 @@ ORDER = [
     "rules",
     "settings",
     "crawl",
-    "dupefilter",
+    "dupefilter migrate",
     "addon cli",
 ]
 #: The files of a crawl, from the bottom to the top.

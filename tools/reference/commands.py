@@ -10,16 +10,35 @@ from tools.reference.markdown import block, code, document, sentence, table
 
 INTRODUCTION = """\
 With `scrapy bloom` you see what a filter remembers and which requests are pending, have pages \
-crawled again, and clear a filter. In a project it uses the settings of the project and the \
-spider. Outside of one, name the server and the filter:
+crawled again, and find out what is wrong with a project or its server. In a project it uses the \
+settings of the project and the spider. Outside of one, name the server and the filter:
 
 ```console
 $ scrapy bloom info -s BLOOM_REDIS_URL=redis://localhost:6379 --key shop:bloom
 ```
 
 Each command prints a table (drawn by [rich](https://rich.readthedocs.io) if you install \
-`scrapy-bloom[cli]`), or the same rows as JSON. Times are in UTC. Scrapy's own options work, too, \
+`scrapy-bloom[cli]`), or the same rows as JSON. Times are in UTC. Long work shows its \
+progress at a terminal. Scrapy's own options work, too, \
 for example `-s NAME=VALUE` and `-L LEVEL`."""
+#: Commands that there were before the first release, and what to use instead.
+REMOVED = (
+    ("`failed`", "`pending --failed`"),
+    ("`list`", "`info --all`"),
+    ("`metrics`", "`info --json`, and Scrapy's stats for each crawl"),
+    ("`watch`", "the shell's `watch scrapy bloom info`"),
+    ("`gone`", "Scrapy's stats, for example `downloader/response_status_count/404`"),
+    ("`settings`", "`info` and `doctor`. A new window needs no confirmation"),
+    ("`rotate`", "`clear`, or a shorter `BLOOM_ROTATE_EVERY`"),
+    ("`delete`", "`clear`, or the library ([uninstall](../how-to/leave.md))"),
+    ("`export`, `import`", "`save` and `load` of the library ([files](../library.md#files))"),
+    ("`acl`", "the line in the docs ([permissions](../how-to/redis-server.md#permissions))"),
+)
+REDIS = (
+    "Filters are ordinary [keys](keys.md), so that `redis-cli` shows the rest: "
+    "`redis-cli --scan --pattern '{shop:bloom:*}:*'` lists those of a filter, and "
+    "`redis-cli info memory` shows what the server has."
+)
 #: Of argparse and of Scrapy: not described here.
 _OTHERS = ("-h", "--help")
 _GROUP_OF_SCRAPY = "Global Options"
@@ -65,6 +84,9 @@ def page() -> str:
         table(("option", "what it does"), _rows(common)),
         "## Exit codes",
         table(("code", "meaning"), codes),
+        "## Commands that were removed",
+        table(("command", "use instead"), REMOVED),
+        REDIS,
     )
     return document("Commands", "the parsers of scrapy_bloom/cli", *blocks)
 
