@@ -34,12 +34,12 @@ class Source(NamedTuple):
     Args:
         name: what to call it.
         total: how many entries there are, about; 0 if that isn't known.
-        entries: a window and a fingerprint each; None for what is neither a fingerprint nor a URL.
+        entries: a window and a fingerprint each; as text, what is neither a fingerprint nor a URL.
     """
 
     name: str
     total: int
-    entries: Iterable[Key | None]
+    entries: Iterable[Key | str]
 
 
 class Migrated(NamedTuple):
@@ -49,6 +49,7 @@ class Migrated(NamedTuple):
         read: entries that were read.
         new: those that the filter didn't have.
         skipped: those that are neither a fingerprint nor a URL.
+        example: the first of these; "" if there is none.
         checked: entries that were looked up at the end.
         missing: those of them that the filter doesn't have, which is wrong.
     """
@@ -56,6 +57,7 @@ class Migrated(NamedTuple):
     read: int
     new: int
     skipped: int
+    example: str
     checked: int
     missing: int
 
@@ -74,16 +76,17 @@ def migrate(
         StorageError: a server can't be used. What is recorded stays.
     """
     read = new = skipped = missing = 0
-    sample = list[Key]()
+    sample, example = list[Key](), ""
     for chunk in parts(source.entries, CHUNK):
-        keys = [key for key in chunk if key is not None]
+        keys = [one for one in chunk if not isinstance(one, str)]
+        example = example or next((one for one in chunk if isinstance(one, str)), "")
         new += bloom.run(bloom.session.add(keys)).count(Verdict.NEW)
         read, skipped = read + len(chunk), skipped + len(chunk) - len(keys)
         sample += keys[::CHECKED]
         show(read)
     for part in parts(sample, CHUNK):
         missing += bloom.run(bloom.session.contains(part)).count(False)
-    return Migrated(read, new, skipped, len(sample), missing)
+    return Migrated(read, new, skipped, example, len(sample), missing)
 
 
 def from_set(client: Any, key: str, label: str = "the Redis server") -> Source:
@@ -110,10 +113,9 @@ def from_set(client: Any, key: str, label: str = "the Redis server") -> Source:
             '"<spider>:dupefilter"'
         )
 
-    def entries() -> Iterator[Key | None]:
+    def entries() -> Iterator[Key | str]:
         try:
-            for member in client.sscan_iter(key, count=CHUNK):
-                yield (DEFAULT, bytes.fromhex(member.decode())) if _is_hex(member) else None
+            yield from map(_parse, client.sscan_iter(key, count=CHUNK))
         except FAILURES as error:
             raise explain(error, label) from error
 
@@ -146,24 +148,26 @@ def from_urls(name: str, lines: Iterable[bytes], total: int, key: Callable[[str]
         key: returns the window and the fingerprint of a URL, or raises a ConfigurationError.
     """
 
-    def entries() -> Iterator[Key | None]:
+    def entries() -> Iterator[Key | str]:
         for line in lines:
             if text := line.decode("utf-8-sig", "replace").strip():
                 try:
                     found = key(text)
                 except ConfigurationError:
-                    yield None
+                    yield text
                 else:
                     yield found
 
     return Source(name, total, entries())
 
 
-def _is_hex(text: bytes) -> bool:
-    return _DIGITS.fullmatch(text) is not None
+def _parse(text: bytes) -> Key | str:
+    """Read a fingerprint in hexadecimal digits."""
+    known = text.decode("latin-1")
+    return (DEFAULT, bytes.fromhex(known)) if _DIGITS.fullmatch(text) else known
 
 
-def _seen(data: bytes) -> Iterator[Key | None]:
+def _seen(data: bytes) -> Iterator[Key | str]:
     """Yield what ``requests.seen`` has: lines (up to Scrapy 2.18), or lengths and bytes.
 
     An entry that a killed crawl has left incomplete is skipped.
@@ -173,13 +177,13 @@ def _seen(data: bytes) -> Iterator[Key | None]:
         if data[place] >= _LINE:
             end = data.find(b"\n", place) % (len(data) + 1)
             if text := data[place:end].strip():
-                yield (DEFAULT, bytes.fromhex(text.decode())) if _is_hex(text) else None
+                yield _parse(text)
             place = end + 1
         else:
             start = place + _LENGTH_BYTES
             place = start + int.from_bytes(data[start - _LENGTH_BYTES : start], "big")
             item = data[start:place]
-            yield (DEFAULT, item) if item and place <= len(data) else None
+            yield (DEFAULT, item) if item and place <= len(data) else item.hex()
 
 
 class ScrapyRedisFingerprinter:

@@ -9,6 +9,7 @@ from typing import Any
 from scrapy import Request
 from scrapy.settings import Settings
 
+from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.protocol.claims import FAILED, StoredClaim
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.cli.output import minute, plural, report, without_credentials
@@ -25,12 +26,16 @@ scrapy bloom check - < urls.txt"""
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
-    parser.add_argument("urls", nargs="+", metavar="URL", help="URLs; - reads them from stdin")
+    parser.add_argument(
+        "urls", nargs="+", metavar="URL", help="look these up; - reads URLs from stdin"
+    )
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Print for each URL what the filter knows of it; return whether all are remembered."""
     chosen, urls = target(settings, opts), read_urls(opts.urls)
+    if not urls:
+        raise ConfigurationError("which URLs? Give some, or - to read them from stdin")
     identity = chosen.identity()
     keys = {url: identity.key(Request(url)) for url in urls}
     with chosen.connect() as stored:

@@ -11,17 +11,7 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_bloom.bloom.errors import BloomError
-from scrapy_bloom.cli import (
-    check,
-    clear,
-    doctor,
-    info,
-    migrate,
-    pending,
-    plan,
-    recrawl,
-    report,
-)
+from scrapy_bloom.cli import check, clear, doctor, info, migrate, pending, plan, recrawl, report
 from scrapy_bloom.cli.output import complain, quoted
 from scrapy_bloom.cli.stored import NoFilterError
 from scrapy_bloom.settings import in_settings
@@ -73,8 +63,8 @@ class BloomCommand(ScrapyCommand):
             )
             if hasattr(module, "add_options"):
                 module.add_options(own)
-            own.add_argument("--spider", metavar="NAME", help="the spider (default: the only one)")
-            own.add_argument("--key", help="the filter's key (default: BLOOM_KEY)")
+            own.add_argument("--spider", metavar="NAME", help="choose a spider of the project")
+            own.add_argument("--key", help="name the filter (default: BLOOM_KEY)")
             own.add_argument("--json", action="store_true", help="print JSON instead of a table")
             super().add_options(own)
         commands.choices = _Names(commands.choices)
@@ -88,8 +78,9 @@ class BloomCommand(ScrapyCommand):
             _fail(f"{quoted(args[0])} isn't an argument. See scrapy bloom {opts.name} -h")
         try:
             super().process_options(args, opts)
-        except UsageError as error:
-            _fail(f"{error}")
+        except (UsageError, OSError) as error:
+            wrong = [quoted(one) for one in opts.set if "=" not in one]
+            _fail(f"{error}{', not ' if wrong else ''}{', '.join(wrong)}")
         assert self.settings is not None
         given = {"BLOOM_KEY": opts.key} if opts.key is not None else {}
         # The standard output is for the answer.

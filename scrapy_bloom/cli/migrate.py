@@ -19,7 +19,7 @@ from scrapy_bloom.bloom.client.connect import Connection
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.session import Key
-from scrapy_bloom.cli.output import plural, progress, report
+from scrapy_bloom.cli.output import plural, progress, quoted, report
 from scrapy_bloom.cli.project import Target, checked_url, target
 from scrapy_bloom.cli.stored import NoFilterError
 from scrapy_bloom.crawl.identity import Identity
@@ -70,7 +70,8 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         )
         head = {"filter": bloom.key, "address": bloom.label, "source": source.name}
     if found.skipped:
-        text += "\nSkipped: no fingerprint or URL, or a URL that each run crawls"
+        what = "no fingerprint or URL, or a URL that each run crawls"
+        text += f"\nSkipped: {what}, for example {quoted(found.example)}"
     if found.missing:
         text += "\nRun it again, and if entries are missing again, run scrapy bloom doctor"
     report(opts, {**head, **found._asdict()}, [], text)

@@ -30,9 +30,9 @@ PENDING_BYTES, PENDING_SHARE = 330, 0.1
 #: What Redis should have beyond its data.
 SPARE = 1.25
 SETTINGS = {
-    "urls": ("BLOOM_CAPACITY", "N", "URLs that the site has (default BLOOM_CAPACITY)"),
-    "error_rate": ("BLOOM_ERROR_RATE", "R", "share of new pages that may be missed"),
-    "window": ("BLOOM_RECRAWL_AFTER", "W", 'how long URLs are remembered, for example "2 months"'),
+    "urls": ("BLOOM_CAPACITY", "N", "plan for so many URLs (default BLOOM_CAPACITY)"),
+    "error_rate": ("BLOOM_ERROR_RATE", "R", "miss at most this share of new pages"),
+    "window": ("BLOOM_RECRAWL_AFTER", "W", 'remember URLs for so long, for example "2 months"'),
 }
 
 

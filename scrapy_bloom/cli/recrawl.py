@@ -39,7 +39,9 @@ STATES = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
-    parser.add_argument("urls", nargs="*", metavar="URL", help="URLs; - reads them from stdin")
+    parser.add_argument(
+        "urls", nargs="*", metavar="URL", help="crawl these again; - reads URLs from stdin"
+    )
     parser.add_argument("--file", metavar="FILE", help="read URLs from a file, one per line")
     parser.add_argument("--failed", action="store_true", help="retry all failed pages now")
     text = "name the spider's method that gets the URLs (default parse)"

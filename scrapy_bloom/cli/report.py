@@ -35,7 +35,7 @@ _PAGE = Template(resources.files("scrapy_bloom.cli").joinpath("report.html").rea
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
-    parser.add_argument("file", metavar="FILE", help="file to write")
+    parser.add_argument("file", metavar="FILE", help="write the page to this file")
     parser.add_argument("--all", action="store_true", help="show all filters on the server")
 
 

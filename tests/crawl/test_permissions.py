@@ -45,11 +45,16 @@ def test_a_crawl_that_is_killed_and_all_commands_work(
     assert done.returncode == 0
     assert "[bloom-" not in done.stderr
     own = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
+    urls = tmp_path / "urls.txt"
+    urls.write_text(f"{web.url}/about")
     for arguments in (
         ("info",),
         ("pending",),
         ("check", f"{web.url}/about"),
         ("recrawl", f"{web.url}/about"),
+        ("doctor",),
+        ("report", str(tmp_path / "page.html")),
+        ("migrate", "--from-urls", str(urls)),
         ("clear", "--yes"),
     ):
         done = run_scrapy("bloom", *arguments, "--spider", "links", *own)

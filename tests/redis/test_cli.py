@@ -23,6 +23,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.command import COMMANDS
+from tools.reference.commands import own_actions, parsers
 
 URL = URLS[0]
 
@@ -51,7 +52,8 @@ def test_help_begins_with_a_verb_and_has_examples(call: Call, name: str) -> None
     done = call(name, "-h")
     assert done.code == 0
     assert f"  scrapy bloom {name}" in done.out.partition("Examples:")[2]
-    assert len(COMMANDS[name].HELP.split()) <= 12
+    options = [str(action.help) for action in own_actions(parsers()[name])]
+    assert all(len(text.split()) <= 12 for text in (COMMANDS[name].HELP, *options))
 
 
 SCRAPY_REDIS = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.migrate.ScrapyRedisFingerprinter"}
@@ -61,12 +63,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("A=b info", {}, "and write options after it"),
     ("info surplus", {}, "'surplus' isn't an argument. See scrapy bloom info -h"),
     ("info --nothing", {}, "'--nothing' isn't an argument"),
-    ("info -s x", {}, "Invalid -s value, use -s NAME=VALUE"),
+    ("info -s x", {}, "Invalid -s value, use -s NAME=VALUE, not 'x'"),
     ("info --spider x", {}, "--spider 'x' isn't a spider of the project: shop"),
     ("info -s BLOOM_CAPCITY=5", {}, "BLOOM_CAPACITY"),
     ("info -s BLOOM_RECRAWL_AFTER=2", {}, "BLOOM_RECRAWL_AFTER"),
     ("info --key {x}", {}, "BLOOM_KEY"),
     ("check", {}, "the following arguments are required: URL. See scrapy bloom check -h"),
+    ("info --pidfile /nowhere/x", {}, "No such file or directory: '/nowhere/x'"),
+    ("check -", {}, "which URLs? Give some, or - to read them from stdin"),
     ("check nonsense", {}, "'nonsense' isn't the URL of a page. Write it in full"),
     (f"check http://u:{SECRET}@", {}, "'http://***@' isn't the URL of a page"),
     ("pending --limit x", {}, "argument --limit: 'x' isn't a number. Write 500, or 0 for all"),
