@@ -218,10 +218,10 @@ class Run:
 
     def _note_ended(self) -> None:
         """Note the pages that processes have left which are over."""
-        over = {one.owner: one for one in self._processes if not self._world.lives(one.name)}
+        over = {one.owner: one for one in self._processes if self._is_over(one)}
         if not over:
             return
-        # Others may pick up its claims while what a killed one has sent is still under way.
+        # Others may pick up its claims before it has ended.
         ended = {owner: one for owner, one in over.items() if not one.is_running}
         self._processes = [one for one in self._processes if one.is_running]
         has_finished = not all(one.must_stop for one in ended.values())
@@ -238,6 +238,13 @@ class Run:
                 is_over = died + NOTICED_SECONDS < self._world.now
                 if is_over and has_finished and not self._kind.repeats:
                     self._found.append(f"a dead worker's page was not picked up: {short(url)}")
+
+    def _is_over(self, process: Process) -> bool:
+        """Whether a process has left its claims: it has ended, or has said so while it stops."""
+        if not (process.must_stop and self._world.lives(process.name)):
+            return not self._world.lives(process.name)
+        workers = self._world.execute("ZRANGE", f"{{k:0}}:workers:pages{process.spider}", 0, -1)
+        return not any(process.owner.encode() in worker for worker in workers)
 
     def _left_by(self, owner: str, url: str, over: dict[str, Process]) -> Process | None:
         """Return which of the processes that are over has left a claim."""
