@@ -19,13 +19,13 @@ def test_a_plan_is_what_the_filter_takes(shop: Call, client: Redis) -> None:
     options = {"BLOOM_CAPACITY": 2_000, "BLOOM_ERROR_RATE": 1e-3}
     plan = shop("plan", "--json", "--window", "never", **options).json
     bloom = BloomFilter(client, KEY, capacity=2_000, error_rate=1e-3)
-    for row in plan["rows"]:
+    for row in plan["rows"][:-1]:  # with the last, some blocks grow and some don't
         urls = row["urls"]
         bloom.clear()
         bloom.extend(str(number) for number in range(urls))
         window = bloom.info().windows["default"]
-        # URLs don't spread evenly, so that some blocks grow earlier.
-        assert row["memory"] == pytest.approx(window.memory, rel=0.35), urls
+        # URLs don't spread evenly, so that a block may grow earlier.
+        assert row["memory"] == pytest.approx(window.memory, rel=0.2), urls
         assert row["bits_per_url"] == row["memory"] * 8 / urls
         assert row["error_rate"] <= 1e-3
     assert [row["urls"] for row in plan["rows"]] == [1_000, 2_000, 4_000, 6_000, 10_000, 20_000]
