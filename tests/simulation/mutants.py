@@ -98,6 +98,13 @@ MUTANTS = (
         "kills",
     ),
     Mutant(
+        "a worker that has died since the last heartbeat is not noticed",
+        "crawl/recovery.py",
+        "before, self._alive = self._alive, self._living()",
+        "self._alive = before = self._living()",
+        "kills",
+    ),
+    Mutant(
         "a CrawlSpider's requests are not stored, because of their link_text",
         "crawl/request_values.py",
         "if isinstance(value, str) and cls is not str and not _kind(cls):",
