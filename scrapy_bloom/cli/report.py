@@ -73,10 +73,12 @@ def _section(stored: StoredFilter) -> Iterator[str]:
     yield _fact("Pending", f"{pending:,}")
     yield _fact("Failed", f"{failed:,}", "bad" if failed else "")
     yield "</dl>"
+    most = max([1, *(part.count for one in windows.values() for part in one.generations)])
     for name, window in windows.items():
         yield f"<h3>Window {escape(name)}: {escape(str(window.schedule))}</h3>"
         yield f"<p>Error rate {rate(window.error_rate)}, {plural(window.count, 'URL')}</p>"
-        yield from _generations(window)
+        if window.generations:
+            yield from _generations(window, most)
     if rows:
         heading = f"Failed pages, {len(rows):,} of {failed:,}" if failed > len(rows) else "Failed"
         yield f"<h3>{heading}</h3>"
@@ -90,9 +92,8 @@ def _fact(name: str, value: str, kind: str = "") -> str:
     return f'<div><dt>{name}</dt><dd class="{kind}">{value}</dd></div>'
 
 
-def _generations(window: WindowInfo) -> Iterator[str]:
-    """Yield a table with a bar for the URLs of each generation."""
-    most = max((one.count for one in window.generations), default=0) or 1
+def _generations(window: WindowInfo, most: int) -> Iterator[str]:
+    """Yield a table with a bar for the URLs of each generation; the bar of most is full."""
     heads = {"Since": "key", "URLs": "number", "": "chart", "Fill": "number"}
     heads |= {"Error rate": "number", "Forgotten": "key"}
     yield from _table(

@@ -98,7 +98,7 @@ def test_a_page_of_generations_and_failed_pages(shop: Call, client: Redis, tmp_p
     assert page.tags.count("table") == 3
     assert page.links == []
     assert not {"script", "img", "b"} & {*page.tags}
-    assert page.widths == ["100.00%", "100.00%"]
+    assert page.widths == ["100.00%", "40.00%"]
     facts = " ".join(page.text.split())
     for text in (key, "URLs 14", "Pending 6", "Failed 3", "Window 1-day: 1 day", "</td><b>"):
         assert text in facts
@@ -113,8 +113,12 @@ def test_a_page_of_all_filters_names_some_failed_pages(
     fail(bloom, [f"https://example.com/{number}" for number in range(60)])
     other = BloomFilter(client, "other", window="10 days")
     other.extend(map(str, range(200)))
+    BloomFilter(client, "forgotten").open()
+    layers = [field for field in client.hkeys("{forgotten:0}:ring") if b"default:" in field]
+    client.hdel("{forgotten:0}:ring", *layers)
     file = tmp_path / "page.html"
-    assert shop("report", str(file), "--all", "--json").json["filters"] == 2
+    assert shop("report", str(file), "--all", "--json").json["filters"] == 3
     page = Page(file.read_text())
     assert "Failed pages, 50 of 60" in page.text
-    assert page.tags.count("section") == 2
+    assert page.tags.count("section") == 3
+    assert shop("info", "--all").code == 0
