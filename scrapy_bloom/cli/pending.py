@@ -84,7 +84,8 @@ def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator
     requests = stored.bloom.run(own.find([(block, claim.field) for block, claim in found]))
     now, entries = stored.bloom.run(own.beat("", 0))  # removes nobody
     workers = [worker for one in entries if (worker := Worker.parse(one))]
-    living = {one.id: one.pid for one in workers if entries[one.member] > now and not one.is_gone}
+    alive = {member for member, (until, _) in entries.items() if until > now}
+    living = {one.id: one.pid for one in workers if one.member in alive and not one.is_gone}
     queues = {worker.queue for worker in workers} - {FAILED}
     for block, claim in found:
         waits, process = claim.owner == FAILED, living.get(claim.owner)

@@ -270,7 +270,7 @@ def test_workers_live_until_the_time_that_they_said(spider: Spider, client: Redi
     def beat(worker: str, seconds: int) -> dict[str, int]:
         now, workers = spider.bloom.run(spider.claims.beat(worker, seconds))
         assert abs(now - client.time()[0]) <= 1
-        return {name: until - now for name, until in workers.items()}
+        return {name: until - now for name, (until, _) in workers.items()}
 
     assert beat("one", 60) == {"one": 60}
     workers = beat("two", 30)
@@ -280,6 +280,41 @@ def test_workers_live_until_the_time_that_they_said(spider: Spider, client: Redi
     assert beat("two", 30) == {"two": 30}
     client.zadd("{shop:bloom:0}:workers:shop", {f"{n}": 4e9 for n in range(3_000)})
     assert len(beat("two", 30)) == 999, "the 1,000 that live longest, but for the long name"
+
+
+def test_a_worker_says_whether_it_is_idle(spider: Spider) -> None:
+    for is_idle in (True, False):
+        now, workers = spider.bloom.run(spider.claims.beat("one", 60, is_idle=is_idle))
+        assert workers == {"one": (now + 60, is_idle)}
+
+
+# -- shared work --
+
+
+def test_claims_are_given_in_shares_and_each_is_received_once(
+    spider: Spider, client: Redis
+) -> None:
+    run, claims = spider.bloom.run, spider.claims
+    spider.claim(A, B)
+    spider.claim(C, owner=THEIRS)
+    assert run(claims.give([*map(key, (A, B, C))], OURS, "group", 2)) == {key(A), key(B)}
+    assert {one.owner for one in spider.stored().values()} == {"group", THEIRS}
+    assert run(claims.count_shares("group")) == 2
+    assert 0 < client.ttl("{shop:bloom:0}:shares:shop:group") <= 86_400
+    for item in (A, B):
+        (claim,) = run(claims.receive("group"))[0]
+        assert claim.field == item.hex()
+        assert run(claims.take(0, [claim], THEIRS, "n")) == {
+            claim.field: f'{{"of": "{item.hex()}"}}'
+        }
+        assert run(claims.take(0, [claim], OURS, "n")) == {}, "somebody has received it"
+    assert run(claims.receive("group")) == {}
+    assert run(claims.receive("another group")) == {}
+
+
+def test_a_share_that_is_damaged_is_empty(spider: Spider, client: Redis) -> None:
+    client.rpush("{shop:bloom:0}:shares:shop:group", b"\xff 0:ZZ 99999999:aa 0:" + b"a" * 500)
+    assert spider.bloom.run(spider.claims.receive("group")) == {}
 
 
 # -- damage, time --

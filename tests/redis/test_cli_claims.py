@@ -15,7 +15,7 @@ PAGES = [f"https://example.com/{place}" for place in range(1_000)]
 
 def test_requests_are_listed_by_worker(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """One that runs, one that has stopped, and a queue."""
-    running, queue = Worker.own("-"), Worker("w2", "elsewhere", 1, 1, "queue-1")
+    running, queue = Worker.own("-"), Worker("w2", "elsewhere", 1, 1, "queue-1", "-")
     for worker in (running, queue):
         bloom.run(in_shop(bloom).beat(worker.member, 60))
     for owner, pages in ((running.id, PAGES[:2]), ("w9", PAGES[2:4]), ("queue-1", PAGES[4:5])):

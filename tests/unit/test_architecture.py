@@ -29,8 +29,8 @@ ORDER = [
 CRAWL = [
     *("short_errors", "report", "identity", "local", "workers"),
     *("request_values", "request_codec", "engine"),
-    *("server", "context", "writer", "pages", "delivery", "duplicates", "recovery", "outputs"),
-    "crawl",
+    *("server", "context", "writer", "pages", "delivery", "duplicates"),
+    *("sharing", "recovery", "outputs", "crawl"),
 ]
 #: What does no I/O.
 PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules")

@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.crawl import workers
 from scrapy_bloom.crawl.workers import MAX_LENGTH, Worker, queue_of
 
-WORKER = Worker("w-1", "another-machine", 7, 99, "-")
+WORKER = Worker("w-1", "another-machine", 7, 99, "-", "g1")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
@@ -28,16 +28,17 @@ def test_an_entry_is_read_back() -> None:
         "",
         "w-1",
         "w-1 here 7 99",
-        "w-1 here 7 99 - more",
-        "w-1 here seven 99 -",
-        "w-1 here 7_0 99 -",
-        "w-1 here -7 99 -",
-        " here 7 99 -",
-        "w-1 here 7 99 ",
-        f"w-1 here {'7' * 5_000} 99 -",
-        f"w-{'1' * MAX_LENGTH} here 7 99 -",
-        "w-1\nx here 7 99 -",
-        "w-1 here \u0667 99 -",
+        "w-1 here 7 99 -",
+        "w-1 here 7 99 - - more",
+        "w-1 here seven 99 - -",
+        "w-1 here 7_0 99 - -",
+        "w-1 here -7 99 - -",
+        " here 7 99 - -",
+        "w-1 here 7 99 - ",
+        f"w-1 here {'7' * 5_000} 99 - -",
+        f"w-{'1' * MAX_LENGTH} here 7 99 - -",
+        "w-1\nx here 7 99 - -",
+        "w-1 here \u0667 99 - -",
     ],
 )
 def test_an_entry_that_is_damaged_is_left_out(entry: str) -> None:
