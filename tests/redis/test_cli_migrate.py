@@ -179,7 +179,8 @@ def test_an_interruption_leaves_what_is_recorded(
     command = [sys.executable, "-m", "scrapy", "bloom", "migrate", "--from-urls", str(path)]
     where = ["--key", KEY, "-s", f"BLOOM_REDIS_URL={server.url}", "-s", "BLOOM_TIMEOUT=60"]
     bloom = BloomFilter(client, KEY)
-    with subprocess.Popen([*command, *where], stdin=side, stdout=side, stderr=side) as process:
+    pipes: dict[str, Any] = {"stdin": side, "stdout": side, "stderr": side, "cwd": tmp_path}
+    with subprocess.Popen([*command, *where], **pipes) as process:
         until(
             lambda: bool(client.keys("*:default:*")) and bloom.info().count > 40_000, "it records"
         )
