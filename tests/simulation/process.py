@@ -362,8 +362,8 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
     """
     name_really, place = Worker.own, world.rng.choice(["-", "machine"])
 
-    def own(queue: str) -> Worker:
-        worker = name_really(queue)
+    def own(queue: str, group: str) -> Worker:
+        worker = name_really(queue, group)
         world.process.owner = worker.id
         return worker
 
