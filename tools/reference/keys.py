@@ -18,7 +18,13 @@ contract. To let a user of Redis use only these keys, see
 [permissions](../how-to/redis-server.md#permissions)."""
 EXAMPLE = Keys("shop:bloom")
 #: What the methods of ``Keys`` are called with.
-_SAMPLES = {"block": 0, "window": "default", "name": "<start>-<end>.0", "spider": "shop"}
+_SAMPLES = {
+    "block": 0,
+    "window": "default",
+    "name": "<start>-<end>.0",
+    "spider": "shop",
+    "group": "<group>",
+}
 _TYPE = re.compile(r"(HASH|STRING|ZSET|SET|LIST): (.+)")
 
 

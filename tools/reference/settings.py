@@ -22,8 +22,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "WAIT_REPLICAS",
     ),
     "What is remembered, and when": (
-        *("REMEMBER", "ITEMS_ONLY", "CRAWLED_STATUSES", "RETRY_AFTER", "HEARTBEAT"),
+        *("REMEMBER", "ITEMS_ONLY", "CRAWLED_STATUSES", "RETRY_AFTER"),
     ),
+    "Several workers": ("SHARE_WORK", "HEARTBEAT"),
     "When pages are crawled again": ("RECRAWL_AFTER", "ROTATE_EVERY", "RECRAWL_RULES"),
     "Size and error rate": ("CAPACITY", "ERROR_RATE", "BLOCKS", "SEEDS"),
 }
