@@ -160,3 +160,8 @@ def test_each_script_says_what_its_keys_arguments_and_reply_are(path: Path) -> N
     assert text.startswith(f"-- {path.stem}: ")
     assert "Reply" in text or path.stem == "counters"
     assert "KEYS" in text or path.stem in ("ring", "server", "counters")
+
+
+def test_nothing_swallows_the_cancellation_of_a_task() -> None:
+    """Before Python 3.12, ``wait_for`` may, and then a second Ctrl-C would not end the process."""
+    assert [module for module, source in SOURCES.items() if "wait_for(" in source] == []
