@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from support.odd_site import SHARED_QUEUE, TREE, Lab, LabOf, page, tree
+from support.odd_site import SHARED_QUEUE, TREE, Lab, LabOf, Reply, page, tree
 from support.polling import until
 
 PAGES = 60
@@ -71,4 +71,23 @@ def test_a_start_url_that_is_gone_from_its_list_is_crawled_after_a_kill(
     assert lab.client.llen("start") == 2 - number
     lab.crawl(START, **DISTRIBUTED)
     assert lab.site.hits() == Counter(["/1", "/2", f"/{number}"])
+    assert not lab.claims()
+
+
+def test_a_page_is_not_lost_whose_request_is_in_the_queue_without_a_claim(lab_of: LabOf) -> None:
+    """Who put it there died in an outage, before it wrote the claim; so does who takes it out."""
+    slow = Reply(body=b"x" * 1_000, drip=0.1)
+    links = {"/": page("/1"), "/1": page("/2", "/a", "/b"), "/2": page(), "/a": page("/b")}
+    lab = lab_of({**links, "/b": slow})
+    lab.stop_midway(2, **DISTRIBUTED, CONCURRENT_REQUESTS=1)
+    for claim in lab.claims().values():
+        lab.client.delete(claim.key)
+    with lab.start(**DISTRIBUTED, CONCURRENT_REQUESTS=4) as crawl:
+        until(lambda: "/a" in lab.recorded() or crawl.is_over, "a page that links it is crawled")
+        assert not crawl.is_over, crawl.log
+        assert "/b" not in lab.recorded()
+        crawl.kill()
+    lab.site.pages["/b"] = page()
+    lab.crawl(**DISTRIBUTED)
+    assert "/b" in lab.recorded()
     assert not lab.claims()
