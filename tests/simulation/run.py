@@ -127,8 +127,8 @@ class Run:
     def __init__(self, world: World, kind: Kind, steps: int, directory: Path) -> None:
         rng, self._world, self._steps = world.rng, world, steps
         self._directory, self._queue = directory, rng.choice(kind.queues)
-        if self._queue != MEMORY and not kind.repeats:
-            # Another worker may lose what is not stored: the page that yields it is crawled again.
+        if self._queue in (REDIS, TRANSIENT) or (self._queue == JOBDIR and not kind.repeats):
+            # Another worker, or run, may lose what is not stored: see "Not" in docs/guarantees.md.
             kind = replace(kind, stored=1.0)
         self._kind, self._site = kind, Site(rng, world.log, kind)
         world.names = {field: short(url) for field, url in self._site.fields.items()}
