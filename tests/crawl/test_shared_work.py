@@ -1,0 +1,169 @@
+"""Workers share the work: a busy one gives queued requests to idle ones like it.
+
+The site holds its answers back while the work is shared, so no test depends on how fast a crawl is.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, page, tree
+from support.polling import until
+
+PAGES = 150
+#: Downloads of a worker at a time.
+DOWNLOADS = 2
+#: Pages that are fetched before the site holds its answers back.
+BEFORE = 40
+SETTINGS = {"CONCURRENT_REQUESTS": DOWNLOADS}
+#: All but the first worker find the start page taken: they do not even ask for it.
+SPIDER = """
+class SharingSpider(OddSpider):
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        return super().from_crawler(crawler, category=crawler.settings["CATEGORY"])
+
+    async def start(self):
+        if self.settings.getbool("STARTS"):
+            yield Request(self.settings["SITE_URL"] + "/")
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield from self.links(
+            response,
+            dont_filter=self.settings.getbool("DONT_FILTER"),
+            meta=self.settings.getdict("META"),
+        )
+"""
+
+
+@contextmanager
+def sharing(
+    lab: Lab, workers: int = 3, before: int = BEFORE, **settings: Any
+) -> Iterator[list[Crawl]]:
+    """Run workers that all wait for the site: the first one has given requests to the others."""
+    with one_is_busy(lab, before, **settings) as (giver, stack):
+        takers = [started(lab, stack, **settings) for _ in range(workers - 1)]
+        crawls = [giver, *takers]
+        until(
+            lambda: lab.site.held == DOWNLOADS * workers or any(one.is_over for one in crawls),
+            "all have requests",
+        )
+        assert not any(one.is_over for one in crawls), [one.log for one in crawls]
+        yield crawls
+
+
+@contextmanager
+def one_is_busy(lab: Lab, before: int, **settings: Any) -> Iterator[tuple[Crawl, ExitStack]]:
+    """Run a worker that waits for the site, and has requests in its queue."""
+    lab.site.hold_after(before)
+    with ExitStack() as stack:
+        giver = started(lab, stack, STARTS=True, **settings)
+        until(lambda: lab.site.held == DOWNLOADS or giver.is_over, "the giver is under way")
+        assert not giver.is_over, giver.log
+        yield giver, stack
+
+
+def started(lab: Lab, stack: ExitStack, **settings: Any) -> Crawl:
+    return stack.enter_context(lab.start(SPIDER, **SETTINGS, **settings))
+
+
+def ended(lab: Lab, crawls: list[Crawl]) -> list[dict[str, Any]]:
+    """Let the site answer, and return the stats of crawls when they have ended."""
+    lab.site.release()
+    return [crawl.wait() for crawl in crawls]
+
+
+def assert_complete(lab: Lab) -> None:
+    """Every page was fetched and is remembered, and nothing is pending."""
+    assert not lab.missing()
+    assert lab.recorded() >= lab.site.pages.keys() - {"/"}
+    assert not lab.claims()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"BLOOM_ITEMS_ONLY": True}, {"BLOOM_REMEMBER": "delivered"}],
+    ids=["crawled", "items only", "delivered"],
+)
+def test_workers_share_a_site_and_fetch_each_page_once(
+    lab_of: LabOf, settings: dict[str, Any]
+) -> None:
+    lab = lab_of(tree(PAGES))
+    with sharing(lab, **settings) as crawls:
+        stats = ended(lab, crawls)
+        assert "given to other workers" in crawls[0].log
+    assert all(one["downloader/response_count"] >= DOWNLOADS for one in stats)
+    assert stats[0]["bloom/given"] > 0
+    assert all(one["bloom/received"] > 0 for one in stats[1:])
+    assert not lab.missing()
+    assert not lab.fetched_twice()
+    assert not lab.claims()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"BLOOM_SHARE_WORK": False}, {"BLOOM_REMEMBER": "scheduled"}, {"JOBDIR": "job"}, SHARED_QUEUE],
+    ids=["off", "scheduled", "JOBDIR", "scrapy-redis"],
+)
+def test_nothing_is_given_where_work_is_not_shared(lab_of: LabOf, settings: dict[str, Any]) -> None:
+    lab = lab_of(tree(PAGES))
+    with one_is_busy(lab, BEFORE, **settings) as (giver, stack):
+        other = started(lab, stack, **settings)
+        if settings is SHARED_QUEUE:  # it takes its requests out of the queue
+            until(lambda: lab.site.held == 2 * DOWNLOADS, "the other one has requests")
+        else:
+            other.wait()
+        stats = ended(lab, [giver, other])
+    assert not any({"bloom/given", "bloom/received"} & one.keys() for one in stats)
+    assert not lab.missing()
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("place", [0, 1], ids=["giver", "taker"])
+def test_no_page_is_missing_when_a_worker_ends_early(lab_of: LabOf, end: str, place: int) -> None:
+    """The others pick up what a killed one had, and a rerun what is left of a stopped one."""
+    lab = lab_of(tree(PAGES))
+    with sharing(lab) as crawls:
+        crawl = crawls.pop(place)
+        if end == "SIGKILL":
+            crawl.kill()
+        else:
+            crawl.ask_to_stop()
+            crawls.append(crawl)
+        ended(lab, crawls)
+    lab.crawl(SPIDER, STARTS=True)
+    assert_complete(lab)
+
+
+def test_a_worker_with_other_arguments_gets_nothing_and_ends(lab_of: LabOf) -> None:
+    """It ends while the other one is busy, because they are not alike."""
+    lab = lab_of(tree(PAGES))
+    with one_is_busy(lab, BEFORE, CATEGORY="x") as (giver, stack):
+        other = started(lab, stack, CATEGORY="y").wait()
+        (stats,) = ended(lab, [giver])
+    assert "bloom/received" not in other
+    assert not stats.get("bloom/given")
+    assert_complete(lab)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"DONT_FILTER": True}, {"META": {"bloom_recrawl_after": "run"}}],
+    ids=["dont_filter", "run"],
+)
+def test_requests_that_others_crawl_too_are_not_given(
+    lab_of: LabOf, settings: dict[str, Any]
+) -> None:
+    """An idle worker waits for two heartbeats, and ends though the other one is still busy."""
+    links = [f"/{number}" for number in range(30)]
+    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    settings = {**settings, "BLOOM_HEARTBEAT": 1}
+    with one_is_busy(lab, 5, **settings) as (giver, stack):
+        other = started(lab, stack, **settings).wait()
+        (stats,) = ended(lab, [giver])
+    assert "bloom/received" not in other
+    assert not stats.get("bloom/given")
+    assert lab.site.hits().keys() == lab.site.pages.keys()
+    assert not lab.fetched_twice()
