@@ -58,7 +58,8 @@ class Sharing:
             self._engine.look()
         for key in freed:  # it may be new again
             self._local.forget(key)
-        self._report.count("given", count=len(freed))
+        if freed:
+            self._report.count("given", count=len(freed))
 
     async def receive(self) -> dict[int, list[StoredClaim]]:
         """Return the claims of a share, by blocks."""
