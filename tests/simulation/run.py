@@ -11,7 +11,7 @@ from typing import Any
 from support.clock import FrozenServer
 
 from scrapy_bloom import BloomFilter
-from simulation.kinds import JOBDIR, MEMORY, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
+from simulation.kinds import JOBDIR, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
 from simulation.process import Process, simulated
 from simulation.site import Site, short
 from simulation.spiders import SPIDERS, Crawling, Plain

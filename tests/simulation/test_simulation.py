@@ -21,7 +21,7 @@ pytestmark = [
 ]
 #: Runs: a minute and a half of one core. `make simulate` has 2,000.
 RUNS = 300
-#: Their first seed. It's a fixed one, because about 1 in 100 of other runs still doesn't hold.
+#: Their first seed. It's a fixed one, because about 1 in 300 of other runs still doesn't hold.
 FIRST = 202611280000
 #: Kinds that one process simulates.
 SHARES = [[*KINDS][place::3] for place in range(3)]
