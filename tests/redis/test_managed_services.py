@@ -88,7 +88,7 @@ def test_a_service_without_scripts_is_refused_with_the_reason(any_binary: str) -
 @in_loop
 async def test_idle_connections_that_the_server_closes_are_no_outage(any_binary: str) -> None:
     with Server(any_binary, "--timeout", "1") as server:
-        async with Worker(server.url, BLOOM_HEARTBEAT=3) as worker:
+        async with Worker(server.url, BLOOM_HEARTBEAT=3, BLOOM_SHARE_WORK=False) as worker:
             await crawl_all(worker, server, 1, 2)
             with server.client() as client:
                 idle = partial(client.info, "clients")
