@@ -95,7 +95,8 @@ def test_workers_share_a_site_and_fetch_each_page_once(
         stats = ended(lab, crawls)
         assert "given to other workers" in crawls[0].log
     assert stats[0]["bloom/given"] > 0
-    assert all(one["bloom/received"] > 0 for one in stats[1:])
+    # The scan of a worker that begins may find a share before its taker does.
+    assert all({"bloom/received", "bloom/taken_over"} & one.keys() for one in stats[1:])
     assert not lab.missing()
     assert not lab.fetched_twice()
     assert not lab.claims()
