@@ -16,10 +16,10 @@ tests-of = $(foreach name,$(2),tests/$(1)/test_$(name).py)
 # Scrapy's interfaces and requests, and mmh3.
 LOWEST_TESTS = $(call tests-of,unit,addon engine_hooks identity hashing outputs request_codec)
 # Scripts on the oldest servers.
-LOWEST_TESTS += $(call tests-of,redis,claim_protocol filter rotation)
+LOWEST_TESTS += $(call tests-of,server,claim_protocol filter rotation)
 # Connections: clients, asyncio, TLS, clusters, Sentinel, replicas.
-LOWEST_TESTS += $(call tests-of,redis,async_filter client cluster cluster_driver concurrency)
-LOWEST_TESTS += $(call tests-of,redis,connection replication sentinels time_outs tls)
+LOWEST_TESTS += $(call tests-of,server,async_filter client cluster cluster_driver concurrency)
+LOWEST_TESTS += $(call tests-of,server,connection replication sentinels time_outs tls)
 # Crawls by Scrapy's scheduler and by scrapy-redis's.
 LOWEST_TESTS += $(call tests-of,crawl,crawl crawled crawled_queues interrupted_crawls)
 LOWEST_TESTS += $(call tests-of,crawl,cluster_outages dupefilter failover one_loop opening outages replicas)
