@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from redis import Redis
-from support.filters import KEY, at_round, fields, small
+from support.filters import small
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import RestartedError
@@ -300,7 +300,6 @@ def test_claims_are_given_in_shares_and_each_is_received_once(
     assert run(claims.give([*map(key, (A, B, C))], OURS, "group", 2)) == {key(A), key(B)}
     assert {one.owner for one in spider.stored().values()} == {"group", THEIRS}
     assert run(claims.count_shares("group")) == 2
-    assert 0 < client.ttl("{shop:bloom:0}:shares:shop:group") <= 86_400
     for item in (A, B):
         (claim,) = run(claims.receive("group"))[0]
         assert claim.field == item.hex()
@@ -317,7 +316,7 @@ def test_a_share_that_is_damaged_is_empty(spider: Spider, client: Redis) -> None
     assert spider.bloom.run(spider.claims.receive("group")) == {}
 
 
-# -- damage, time --
+# -- damage --
 
 FORGED = [
     "",
@@ -348,48 +347,3 @@ def test_a_forged_claim_is_skipped_and_its_url_is_not_hidden(
     spider.bloom.run(spider.claims.drop(0, [A.hex()]))
     assert spider.claim(A, nonce="3") in ([NEW], [SEEN])
     assert spider.stored()[B.hex()].owner == OURS
-
-
-@pytest.mark.parametrize("window", ["2 months", "never"])
-def test_with_a_window_claims_and_workers_expire_after_the_last_bitmap(
-    client: Redis, window: str
-) -> None:
-    spider = Spider(small(client, blocks=1, window=window))
-
-    def assert_expiry() -> None:
-        ttls = [client.ttl(name) for name in client.keys() if b"workers" not in name]
-        assert all(ttl > 20 * 86_400 if window != "never" else ttl == -1 for ttl in ttls)
-        assert client.ttl("{shop:bloom:0}:workers:shop") > 0
-        if client.exists(HASH) and window != "never":
-            assert client.ttl(HASH) > 60 * 86_400
-
-    run, claims = spider.bloom.run, spider.claims
-    for act in (
-        lambda: run(spider.bloom.session.enter("shop")) and None,
-        lambda: run(claims.beat("w", 5)),
-        lambda: spider.claim(A),
-        lambda: spider.settle(A, retry_in=0),
-        lambda: spider.settle(A, owner=FAILED),
-        lambda: run(claims.keep([NewClaim(key(A), "1", "{}")], OURS)),
-        lambda: run(claims.take(0, [spider.only()], THEIRS, "n")),
-        lambda: run(claims.hold([key(A)], OURS)),
-        lambda: spider.confirm(A),
-        lambda: run(claims.again({(0, A.hex()): "{}"})),
-        lambda: run(claims.drop(0, [A.hex()])),
-    ):
-        act()
-        if client.exists("{shop:bloom:0}:workers:shop"):
-            assert_expiry()
-    assert fields(client)["s:shop"] == "1"
-
-
-def test_what_is_noted_of_an_evicted_ring_expires_even_if_the_process_is_killed_then(
-    client: Redis,
-) -> None:
-    bloom, ring, ttls = small(client, blocks=1, window="2 months"), "{shop:bloom:0}:ring", []
-    entering = at_round(bloom.session.enter("shop"), 3, client.flushall)
-    bloom.run(at_round(entering, 4, lambda: ttls.append(client.ttl(ring))))
-    assert ttls == [-2]  # it isn't there: a hash of notes alone would have no expiry
-    assert client.ttl(ring) > 0
-    assert fields(client)["s:shop"] == "1"
-    assert BloomFilter(client, KEY).open().seeds == bloom.open().seeds

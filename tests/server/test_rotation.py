@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from support.clock import MovedServer
-from support.filters import URLS, add_to, rings, small, with_windows
+from support.filters import URLS, add_to, assert_expiries, rings, small, with_windows
 
 from scrapy_bloom import BloomFilter
 
@@ -28,15 +28,6 @@ def client(moved: MovedServer) -> Iterator[Redis]:
 
 def connect(client: Redis, window: object, **options: Any) -> BloomFilter:
     return small(client, **{"window": window, "blocks": 2, "capacity": 4_000, **options})
-
-
-def assert_expiries(client: Redis) -> None:
-    """Each key expires, the rings after all bitmaps."""
-    ends = {key.decode(): client.expiretime(key.decode()) for key in client.keys()}
-    assert ends
-    assert all(end > 0 for end in ends.values())
-    bitmaps = [end for key, end in ends.items() if not key.endswith(":ring")]
-    assert min(end for key, end in ends.items() if key.endswith(":ring")) > max(bitmaps)
 
 
 @pytest.mark.each_server
@@ -160,24 +151,4 @@ def test_windows_of_one_filter_rotate_each_in_its_own_time(
         moved.move(days * 86_400)
         found = [name for name in ("default", "week", "hour") if add_to(bloom, name, "a")[0]]
         assert found == new
-        assert_expiries(client)
-
-
-@pytest.mark.parametrize("window", ["2 months", "3 days"])
-def test_each_operation_leaves_keys_that_expire(client: Redis, window: str) -> None:
-    bloom = connect(client, window, counting=True)
-    for act in (
-        bloom.open,
-        lambda: bloom.add("a"),
-        lambda: bloom.add_many([*URLS] * 6),  # it grows
-        lambda: bloom.contains(URLS),
-        lambda: bloom.discard("a"),
-        bloom.info,
-        lambda: bloom.run(bloom.session.enter("spider")),
-        lambda: bloom.clear("default"),
-        bloom.clear,
-        lambda: bloom.copy("copy"),
-        lambda: client.delete("{shop:bloom:0}:ring") and bloom.info(),
-    ):
-        act()
         assert_expiries(client)

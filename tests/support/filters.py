@@ -41,6 +41,16 @@ def rings(client: Any, blocks: int, key: str = KEY, window: str = "default") -> 
     return [Ring.parse(window, block, fields(client, key, block)) for block in range(blocks)]
 
 
+def assert_expiries(client: Any) -> None:
+    """Each key expires; rings and claims do after all bitmaps."""
+    ends = {key.decode(): client.expiretime(key.decode()) for key in client.scan_iter()}
+    assert ends
+    assert all(end > 0 for end in ends.values()), ends
+    last = max(end for key, end in ends.items() if client.type(key) == b"string")
+    longer = [end for key, end in ends.items() if key.endswith(":ring") or ":claims:" in key]
+    assert min(longer) > last
+
+
 def at_round(operation: Operation[Any], number: int, happen: Callable[[], object]) -> Any:
     """Return an operation before one of whose round trips something happens."""
     try:
