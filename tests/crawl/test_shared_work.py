@@ -3,6 +3,7 @@
 The site holds its answers back while the work is shared, so no test depends on how fast a crawl is.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -36,6 +37,20 @@ class SharingSpider(OddSpider):
             meta=self.settings.getdict("META"),
         )
 """
+#: A worker of an older release has no callback for what the others give it.
+TWO_RELEASES = SPIDER + """
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        if crawler.settings.getbool("OLD"):
+            del cls.parse_page
+        return super().from_crawler(crawler, *args, **kwargs)
+
+    def parse_page(self, response):
+        return self.parse(response)
+
+    def links(self, response, **kwargs):
+        return super().links(response, callback=self.parse_page, **kwargs)
+"""
 
 
 @contextmanager
@@ -55,18 +70,20 @@ def sharing(
 
 
 @contextmanager
-def one_is_busy(lab: Lab, before: int, **settings: Any) -> Iterator[tuple[Crawl, ExitStack]]:
+def one_is_busy(
+    lab: Lab, before: int, spider: str = SPIDER, **settings: Any
+) -> Iterator[tuple[Crawl, ExitStack]]:
     """Run a worker that waits for the site, and has requests in its queue."""
     lab.site.hold_after(before)
     with ExitStack() as stack:
-        giver = started(lab, stack, STARTS=True, **settings)
+        giver = started(lab, stack, spider, STARTS=True, **settings)
         until(lambda: lab.site.held == DOWNLOADS or giver.is_over, "the giver is under way")
         assert not giver.is_over, giver.log
         yield giver, stack
 
 
-def started(lab: Lab, stack: ExitStack, **settings: Any) -> Crawl:
-    return stack.enter_context(lab.start(SPIDER, **SETTINGS, **settings))
+def started(lab: Lab, stack: ExitStack, spider: str = SPIDER, **settings: Any) -> Crawl:
+    return stack.enter_context(lab.start(spider, **SETTINGS, **settings))
 
 
 def ended(lab: Lab, crawls: list[Crawl]) -> list[dict[str, Any]]:
@@ -134,6 +151,28 @@ def test_no_page_is_missing_when_a_worker_ends_early(lab_of: LabOf, end: str, pl
             crawls.append(crawl)
         ended(lab, crawls)
     lab.crawl(SPIDER, STARTS=True)
+    assert_complete(lab)
+
+
+def test_no_page_is_missing_when_connections_are_lost(lab_of: LabOf) -> None:
+    """Some of the calls that give and receive have run, and their replies are lost."""
+    lab = lab_of(tree(PAGES))
+    with sharing(lab, BLOOM_HEARTBEAT=1) as crawls:
+        lab.site.release()
+        while not all(one.is_over for one in crawls):
+            lab.client.client_kill_filter(_type="normal", skipme=True)
+            time.sleep(0.1)
+        ended(lab, crawls)
+    assert_complete(lab)
+
+
+def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -> None:
+    lab = lab_of(tree(PAGES))
+    with one_is_busy(lab, BEFORE, TWO_RELEASES, BLOOM_HEARTBEAT=1) as (giver, stack):
+        old = started(lab, stack, TWO_RELEASES, OLD=True, BLOOM_HEARTBEAT=1).wait()
+        (stats,) = ended(lab, [giver])
+    assert old["bloom/not_restored"] > 0
+    assert stats["bloom/given"] == stats["bloom/taken_over"] == old["bloom/not_restored"]
     assert_complete(lab)
 
 
