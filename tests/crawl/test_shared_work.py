@@ -38,7 +38,9 @@ class SharingSpider(OddSpider):
         )
 """
 #: A worker of an older release has no callback for what the others give it.
-TWO_RELEASES = SPIDER + """
+TWO_RELEASES = (
+    SPIDER
+    + """
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
         if crawler.settings.getbool("OLD"):
@@ -51,6 +53,7 @@ TWO_RELEASES = SPIDER + """
     def links(self, response, **kwargs):
         return super().links(response, callback=self.parse_page, **kwargs)
 """
+)
 
 
 @contextmanager
