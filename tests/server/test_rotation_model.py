@@ -125,6 +125,7 @@ class Machine(RuleBasedStateMachine):
     def clear(self, who: int) -> None:
         self.filters[who].clear()
         self.blocks = [self._new_block() for _ in self.blocks]
+        self.blocks[0].use(self._schedule(who), self.now)  # it's opened again, to keep the seeds
 
     @rule()
     def flush(self) -> None:
