@@ -90,12 +90,14 @@ def main() -> int:
             run = partial(simulate_one, name=name, is_brief=options.brief)
             runs = len(range(place, options.runs, len(options.kind)))
             struck: Counter[str] = Counter()
+            shared = 0
             for result in pool.imap(run, range(first, first + runs), chunksize=2):
                 struck.update(result.struck)
+                shared += bool(result.shared_count)
                 failed += bool(result.violations)
                 report(name, result, options)
             faults = ", ".join(f"{number} {fault}" for fault, number in sorted(struck.items()))
-            say(f"{name}: {runs} runs from seed {first}; {faults or 'no faults'}")
+            say(f"{name}: {runs} runs from seed {first}; {faults or 'no faults'}; {shared} shared work")
         pool.close()
         pool.join()
     say(f"{failed} runs in which something does not hold, {time.monotonic() - began:.0f} s")

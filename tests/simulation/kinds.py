@@ -28,6 +28,9 @@ class Kind:
 
     Attributes:
         faults: what goes wrong.
+        pages: how many the site has at least, and at most.
+        workers: crawl at the same time, at most.
+        starts: how often another one starts, at any step.
         stored: share of the requests that can be stored with their claims.
         fails: whether some pages fail at first.
         raises: whether, for some pages, a pipeline raises at first.
@@ -47,6 +50,9 @@ class Kind:
     """
 
     faults: Faults
+    pages: tuple[int, int] = (3, 14)
+    workers: int = 2
+    starts: float = 0.01
     stored: float = 0.8
     fails: bool = True
     raises: bool = False
@@ -74,7 +80,21 @@ _ENDS = {"kill": 0.004, "stop": 0.003}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.002, "block": 0.01}
 _SERVER = {"forget": 0.001, "restart": 0.001, "fill": 0.001}
 _WINDOW = {"BLOOM_RECRAWL_AFTER": "2 hours"}
+#: A worker has more requests queued than it downloads at a time, and others are idle.
+_SHARED: dict[str, Any] = {
+    "pages": (20, 40),
+    "workers": 4,
+    "starts": 0.05,
+    "queues": (MEMORY,),
+    "choices": {"CONCURRENT_REQUESTS": [1, 2]},
+}
 KINDS: dict[str, Kind] = {
+    "sharing": Kind(
+        Faults(kill=0.002, stop=0.001, kill_sharer=0.2), fails=False, repeats=False, **_SHARED
+    ),
+    "cut off": Kind(
+        Faults(**_FAULTS, fill=0.001, lost_share=0.1, kill_sharer=0.1), **_SHARED
+    ),
     "calm": Kind(Faults(), fails=False, repeats=False),
     "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
     # Not with a shared queue: by a retry that goes through it, a page may be held by two workers.

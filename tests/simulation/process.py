@@ -200,8 +200,6 @@ class Process:
         process.start(install_signal_handlers=False)
         self._process, self.is_clean = None, self._signals < 2
         reason = crawled.stats.get_value("finish_reason") if crawled._stats else None
-        if reason not in (None, "finished"):
-            self.must_stop = True
         if self.site.is_stored_whole and crawled._stats and crawled.stats.get_value(NOT_KEPT):
             self.world.found.append(f"{self.name} has not stored requests that could be")
         self.world.log(f"{self.name}: closed ({reason})")
@@ -336,11 +334,18 @@ def _nothing(*_: object) -> None:
 def _of_scrapy(world: World) -> list[tuple[Any, str, Any]]:
     """Return what lets Scrapy go by the world's time and order."""
     sleeps, clock = AsyncioLoopingCall._to_sleep, SimpleNamespace(monotonic=lambda: world.now)
+    close_really = engine.ExecutionEngine.close_spider_async
+
+    def close(one: Any, *, reason: str = "cancelled") -> Any:
+        world.process.must_stop |= reason != "finished"
+        return close_really(one, reason=reason)
+
     names = ["configure_logging", "log_scrapy_info", "get_spider_loader"]
     names += ["install_shutdown_handlers", "install_reactor_import_hook"]
     return [
         *((crawler, name, _nothing) for name in names),
         (crawler, "set_asyncio_event_loop", lambda _: world.process.make_loop()),
+        (engine.ExecutionEngine, "close_spider_async", close),
         (engine, "time", lambda: float(world.time)),
         (downloader, "monotonic", clock.monotonic),
         (corestats, "monotonic", clock.monotonic),
@@ -356,11 +361,8 @@ def _of_scrapy(world: World) -> list[tuple[Any, str, Any]]:
 
 
 def _of_package(world: World) -> list[tuple[Any, str, Any]]:
-    """Return what lets the package connect to the world, with its time and random numbers.
-
-    In half of all runs, all processes are on one machine, and see at once that another has ended.
-    """
-    name_really, place = Worker.own, world.rng.choice(["-", "machine"])
+    """Return what lets the package connect to the world, with its time and random numbers."""
+    name_really = Worker.own
 
     def own(queue: str, group: str) -> Worker:
         worker = name_really(queue, group)
@@ -408,7 +410,7 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
         (Transport, "_exchange", exchange),
         (AsyncTransport, "_exchange", exchange_async),
         (Worker, "own", own),
-        (workers, "_place", lambda: place),
+        (workers, "_place", lambda: world.place),
         (workers, "os", SimpleNamespace(getpid=lambda: int(world.process.name[1:]))),
         (workers, "_started", lambda pid: 1 if world.lives(f"p{pid}") else -1),
         (transport, "SLICE_SECONDS", TIMEOUT / 4),

@@ -28,14 +28,13 @@ CHOICES: dict[str, list[Any]] = {
 }
 #: The same while faults happen: settings that end a crawl.
 ENDS = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
-#: Crawls at the same time, and how often another one starts.
-PROCESSES, STARTS = 2, 0.01
 #: Crawls after the part with faults, at most.
 LAST_CRAWLS = 12
 #: Steps between two looks at all keys.
 LOOK_STEPS = 40
-#: Seconds after which a worker that waits to close has noticed that another one is dead.
-NOTICED_SECONDS = 2.0
+#: Seconds after which a worker that waits to close has noticed that another one is dead, by the
+#: place of both: only on one machine at once.
+NOTICED_SECONDS = {"machine": 2.0, "-": 13.0}
 #: Returns the keys that never expire.
 LASTING = """
 local found = {}
@@ -58,6 +57,7 @@ class Result:
     """
 
     seed: int
+    shared_count: int = 0
     violations: list[str] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
@@ -82,6 +82,7 @@ def simulate(
     """
     world = World(server, seed, kind.faults, without)
     result = Result(seed, struck=world.struck, trace=world.trace)
+    # XX
     try:
         with tempfile.TemporaryDirectory() as directory, simulated(world):
             run = Run(world, kind, steps or kind.steps, Path(directory))
@@ -90,6 +91,7 @@ def simulate(
         result.violations += [*world.found, f"{type(error).__name__}: {error}"]
     finally:
         world.close()
+    result.shared_count = world.shared_count
     return result
 
 
@@ -130,6 +132,8 @@ class Run:
         if self._queue in (REDIS, TRANSIENT) or (self._queue == JOBDIR and not kind.repeats):
             # Another worker, or run, may lose what is not stored: see "Not" in docs/guarantees.md.
             kind = replace(kind, stored=1.0)
+        if kind.stored < 1 and kind.faults.lost_request:  # or, the same, if it was cut off
+            kind = replace(kind, **rng.choice([{"stored": 1.0}, {"workers": 1}]))
         self._kind, self._site = kind, Site(rng, world.log, kind)
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         # All of one class: a page that one records has the same links for the others. And several
@@ -177,12 +181,12 @@ class Run:
     # -- crawls --
 
     def _crawl_with_faults(self) -> None:
-        world, steps = self._world, 0
+        world, kind, steps = self._world, self._kind, 0
 
         def between() -> None:
             nonlocal steps
             steps += 1
-            if len(self._processes) < PROCESSES and world.rng.random() < STARTS:
+            if len(self._processes) < kind.workers and world.rng.random() < kind.starts:
                 used = {process.slot for process in self._processes if self._queue == JOBDIR}
                 if free := [slot for slot in range(self._slots) if slot not in used]:
                     self._start(world.rng.choice(free))
@@ -200,6 +204,9 @@ class Run:
 
     def _strike(self) -> None:
         world = self._world
+        for process in {*world.doomed} & {*self._processes}:
+            process.kill()
+        world.doomed.clear()
         if self._processes and world.strikes("kill"):
             world.rng.choice(self._processes).kill()
         if self._processes and world.strikes("stop"):
@@ -235,7 +242,7 @@ class Run:
                     if not (process.must_stop or self._kind.repeats):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
                 died = self._ended.get(claim.split()[0].decode(), self._world.now)
-                is_over = died + NOTICED_SECONDS < self._world.now
+                is_over = died + NOTICED_SECONDS[self._world.place] < self._world.now
                 if is_over and has_finished and not self._kind.repeats:
                     self._found.append(f"a dead worker's page was not picked up: {short(url)}")
 

@@ -61,7 +61,7 @@ class Site:
 
     def __init__(self, rng: Random, log: Callable[[str], None], kind: Any) -> None:
         self._log, self.is_plain, self.is_stored_whole = log, False, kind.stored == 1
-        names = [ROOT, *(f"{ROOT}{number}" for number in range(rng.randint(3, 14)))]
+        names = [ROOT, *(f"{ROOT}{number}" for number in range(rng.randint(*kind.pages)))]
         self.starts = [ROOT, *(rng.choice(names[:3]) for _ in range(kind.spiders - 1))]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
         for number, name in enumerate(names[1:], 1):

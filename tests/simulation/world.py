@@ -41,6 +41,8 @@ return found
 _NAMES = "|".join(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua"))
 #: How each part of a script begins: with its name. The last part is the script's own.
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
+#: In commands that move shared work: the group that claims are made the owner's of, or its list.
+SHARED = re.compile("^g[0-9a-f]{16}$|:shares:")
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
 #: Seconds that a batch is on its way to the server.
@@ -98,6 +100,8 @@ class Faults:
         block: a callback blocks its process for minutes, heartbeats and all.
         restart: at any step, the server is started again, with all its data and no scripts.
         fill: at any step, the server has no memory left for some time.
+        lost_share: a batch that gives or receives shared work is carried out, without a reply.
+        kill_sharer: when such a batch has been carried out, its process is killed.
     """
 
     lost_request: float = 0.0
@@ -113,6 +117,8 @@ class Faults:
     block: float = 0.0
     restart: float = 0.0
     fill: float = 0.0
+    lost_share: float = 0.0
+    kill_sharer: float = 0.0
 
 
 class World:
@@ -130,8 +136,12 @@ class World:
         trace: what happened, a line each.
         struck: faults that happened, and those that were left out.
         found: what does not hold, as far as it was found on the way.
+        doomed: processes that are killed at the next step.
+        shared_count: batches that gave or received shared work.
         is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
+        place: in half of all runs, all processes are on one machine, and see at once that another
+            has ended.
         names: field of a claim -> name of its URL, for the trace.
     """
 
@@ -140,9 +150,12 @@ class World:
     ) -> None:
         self.rng = random.Random(seed)
         self.faults, self.now = faults, 0.0
+        self.place = self.rng.choice(["-", "machine"])
         self.trace: list[str] = []
         self.struck: list[str] = []
         self.found: list[str] = []
+        self.doomed: list[Any] = []
+        self.shared_count = 0
         self.names: dict[str, str] = {}
         self._without = without
         self._server, self.client = server, server.client()
@@ -345,7 +358,11 @@ class World:
         else:
             replies = self._carry_out(commands)
             what += f" -> {' '.join(filter(None, map(_show, replies)))}"
-            if not self.strikes("lost_reply"):
+            shares = _shares(commands, replies)
+            self.shared_count += shares
+            if shares and self.strikes("kill_sharer"):
+                self.doomed.append(self.process)
+            if not (self.strikes("lost_reply") or (shares and self.strikes("lost_share"))):
                 self.log(what)
                 self.wait(0, lambda: True)
                 return replies
@@ -481,6 +498,14 @@ class World:
         self.end(self._tasks)
         self._connection.disconnect()
         self.client.close()
+
+
+def _shares(commands: Sequence[Words], replies: list[Any]) -> bool:
+    """Whether commands have given or received shared work."""
+    return any(
+        reply and words[0] not in ("LLEN", "EXPIRE") and any(SHARED.search(str(one)) for one in words)
+        for words, reply in zip(commands, replies, strict=True)
+    )
 
 
 def _show(reply: Any) -> str:
