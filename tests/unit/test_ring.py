@@ -1,7 +1,6 @@
 """A ring's decisions: which bitmaps come, go, are read and are written. Pure."""
 
 from dataclasses import replace
-from datetime import datetime
 from itertools import pairwise
 
 import pytest
@@ -19,11 +18,6 @@ NEVER = Schedule()
 WINDOWS = ["never", "2 days", "3 weeks", "1 month", "2 months", "5 months", "6 months", "1 year"]
 SPEC = Options(blocks=1, capacity=1000, seeds=(1, 2, 3)).create(NEVER)
 WRITE_ALL = replace(SPEC, ring="write-all")
-
-
-def day(text: str) -> int:
-    """Return the start of a day (UTC)."""
-    return int(datetime.fromisoformat(f"{text}T00:00:00+00:00").timestamp())
 
 
 class Filter:
@@ -89,38 +83,6 @@ def test_a_url_is_remembered_for_a_window_less_a_period_and_no_longer_than_a_win
         assert bloom.has("u", schedule, now) == (now < forgotten)
 
 
-def test_windows_in_months_are_forgotten_on_the_days_that_the_calendar_says() -> None:
-    for window, forgotten in (
-        ("1 month", day("2026-12-16")),
-        ("2 months", day("2027-01-01")),
-        ("5 months", day("2027-04-01")),
-    ):
-        schedule, bloom = Schedule.of(window), Filter()
-        assert bloom.add("u", schedule, NOW)
-        assert bloom.has("u", schedule, forgotten - 1)
-        assert not bloom.has("u", schedule, forgotten)
-
-
-@given(st.sampled_from(["2 months", "5 months"]), st.integers(0, 40 * DAY))
-def test_a_longer_window_keeps_what_is_there_from_then_on(before: str, later: int) -> None:
-    bloom, long, now = Filter(), Schedule.of("1 year"), NOW + later
-    bloom.add("u", Schedule.of(before), NOW)
-    if not bloom.has("u", Schedule.of(before), now):
-        return
-    assert bloom.has("u", long, now)
-    forgotten = long.forgets(long.bounds(NOW)[1])
-    assert bloom.has("u", long, forgotten - 1)
-    assert not bloom.has("u", long, forgotten)
-
-
-def test_a_shorter_window_reads_fewer_generations_and_deletes_nothing() -> None:
-    bloom, long, short = Filter(), Schedule.of("6 months"), Schedule.of("2 months")
-    bloom.add("u", long, NOW)
-    later = day("2027-02-05")
-    assert not bloom.has("u", short, later)
-    assert bloom.has("u", long, later)
-
-
 @given(
     st.sampled_from(WINDOWS),
     st.sampled_from(WINDOWS),
@@ -163,22 +125,6 @@ def test_a_filter_that_never_forgot_counts_as_seen_when_it_gets_a_window(window:
     assert bloom.sets  # its bitmap is deleted a day later, and not before
     bloom.use(schedule, forgotten + SLACK_SECONDS)
     assert not any("u" in urls for urls in bloom.sets.values())
-
-
-@given(st.lists(st.tuples(st.sampled_from(WINDOWS[1:]), st.integers(0, 30 * DAY)), max_size=12))
-def test_after_a_change_of_the_period_old_generations_count_until_their_own_expiry(
-    runs: list[tuple[str, int]],
-) -> None:
-    bloom, first, now = Filter(), Schedule.of("2 months"), NOW
-    bloom.add("u", first, now)
-    own = first.forgets(first.bounds(now)[1])
-    for window, pause in runs:
-        now += pause
-        schedule = Schedule.of(window)
-        if schedule.period != first.period and now < own:
-            assert bloom.has("u", schedule, now)
-        else:
-            bloom.use(schedule, now)
 
 
 @given(st.sampled_from(WINDOWS), st.sampled_from(WINDOWS), st.lists(st.integers(0, 9), max_size=20))

@@ -162,16 +162,3 @@ def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> N
         assert second == (first + whole).replace(day=16) + relativedelta(months=first.day == 16) + (
             timedelta(days=-15) if first.day == 16 else timedelta()
         )
-
-
-def test_months_rotate_on_the_1st_and_half_months_on_the_1st_and_the_16th() -> None:
-    def starts(window: str, year: int, month: int, day: int) -> str:
-        time = int(datetime(year, month, day, tzinfo=UTC).timestamp())
-        start = Schedule.of(window).bounds(time)[0]
-        return str((EPOCH + timedelta(seconds=start)).date())
-
-    assert starts("1 month", 2028, 2, 15) == "2028-02-01"
-    assert starts("1 month", 2028, 2, 16) == "2028-02-16"
-    assert starts("1 month", 2028, 2, 29) == "2028-02-16"
-    assert starts("2 months", 2028, 2, 29) == "2028-02-01"
-    assert starts("6 months", 2028, 12, 31) == "2028-12-01"
