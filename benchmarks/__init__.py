@@ -1,1 +1,1 @@
-"""Benchmarks of scrapy-bloom beside the Redis dupefilters people use: ``python -m benchmarks``."""
+"""Benchmarks, and the page that they write."""

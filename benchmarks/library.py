@@ -1,293 +1,168 @@
-"""Batches of items in and out of the filters that Python has, on Redis and in the process."""
+"""The library by itself: throughput of batches, single calls, and heartbeats."""
 
-import contextlib
-import os
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
-import pybloom_live
-import rbloom
 import redis
+from scrapy import Request
 
-from benchmarks import pyrebloom
-from benchmarks.contestants import Server, found_servers
-from benchmarks.peers import redisbloom
-from benchmarks.report import Outcome, Table, Target, progress, server_name
-from benchmarks.workload import items, server_cpu
-from scrapy_bloom import BloomFilter
-
-#: Hash functions, items in a batch, and the error rate that takes so many.
-NUM_HASHES, BATCH, ERROR_RATE = 10, 500, 0.001
-ITEMS, QUICK_ITEMS = 50_000, 20_000
-#: Of peers that wait for the server with each item.
-FEW = 20
-ROUNDS, QUICK_ROUNDS = 3, 1
-#: Our items a second in those of a peer, at least.
-TARGETS = {"pyreBloom-ng": 1.0, "Scrapy-Redis-BloomFilter": 8.0}
-#: With so many blocks, the peers' one bitmap among them.
-BLOCKS = (1, 16)
-
-WHATS = ("insert", "test, present", "test, absent")
-COLUMNS = ("", *(text for what in WHATS for text in (f"{what}/s", "client µs", "server µs")))
-NOTES = (
-    (
-        f"Items are fingerprints of 20 bytes; the filters have {NUM_HASHES} hash functions, and "
-        "are filled by the insertion. Client and server have one core each; `client` and `server` "
-        "are their CPU time per item."
-    ),
+from benchmarks.contestants import (
+    BITS,
+    MODULE,
+    OURS,
+    SCHEDULED,
+    SET,
+    Ask,
+    askers,
+    dupefilter,
+    items,
+    server_microseconds,
+    started,
 )
+from benchmarks.found import Found, Size, counted, ratio
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol.claims import Claims
+from scrapy_bloom.crawl.workers import Worker
 
-Insert = Callable[[Sequence[bytes]], Any]
+#: Items in a batch. A page has some 30 links.
+BATCHES = (1, 10, 30, 100, 1000)
+USUAL_BATCH = 30
+#: Milliseconds for which new items are asked for, in each turn. The same ones are then seen.
+MILLISECONDS = 300
+#: Requests that are looked up one by one.
+SINGLE = 3_000
+#: Numbers of workers, and heartbeats of all of them.
+WORKERS, BEATS = (1, 10, 100), 2_000
+LIFE = 60
 
-
-@dataclass
-class Contestant:
-    """A filter that is empty.
-
-    Args:
-        name: as it is in the table.
-        insert: adds a batch.
-        test: tests a batch.
-        client: its server's; None if it has none.
-        share: of the items, those that it is given; it waits with each.
-    """
-
-    name: str
-    insert: Insert
-    test: Insert
-    client: redis.Redis | None = None
-    share: float = 1.0
+Rates = dict[str, dict[int, list[float]]]
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Items per second, and microseconds of CPU per item of the client and of the server."""
-
-    rate: float
-    client: float
-    server: float
-
-
-#: By contestant and what it does.
-Speeds = dict[tuple[str, str], list[Speed]]
-
-
-def run(*, quick: bool = False, full: bool = False) -> Outcome:  # noqa: ARG001
-    """Measure on the first server, and on Redis with RedisBloom if it is there.
-
-    Args:
-        quick: fewer items, once.
-        full: the same as usual.
-    """
-    count, rounds = (QUICK_ITEMS, QUICK_ROUNDS) if quick else (ITEMS, ROUNDS)
-    speeds: Speeds = {}
-    notes = list(NOTES)
-    with _pinned(), _servers() as (usual, stack), progress() as bar:
-        task = bar.add_task("batches", total=rounds)
-        for number in range(rounds):
-            present = items(range(number * 4 * count, number * 4 * count + count))
-            absent = items(range(number * 4 * count + 2 * count, number * 4 * count + 3 * count))
-            for one in _contestants(usual, stack, count, notes if number == 0 else []):
-                for what, speed in _measure(one, present, absent).items():
-                    speeds.setdefault((one.name, what), []).append(speed)
-            bar.advance(task)
-        with usual.client() as client:
-            notes.append(f"On {server_name(client)}; RedisBloom is a module of Redis.")
-    return Outcome([_table(speeds, notes)], [*_targets(speeds)])
-
-
-# -- contestants --
-
-
-@contextlib.contextmanager
-def _pinned() -> Iterator[None]:
-    """Leave all but one core to the servers."""
-    before = os.sched_getaffinity(0)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-@contextlib.contextmanager
-def _servers() -> Iterator[tuple[Server, Server | None]]:
-    """Start the servers on one core, and stay on another one."""
-    found, module = found_servers(), redisbloom()
-    cores = sorted(os.sched_getaffinity(0))
-    with contextlib.ExitStack() as stack:
-        os.sched_setaffinity(0, {cores[-1]})
-        usual = stack.enter_context(Server(next(iter(found.values()))))
-        loaded = None
-        if module and "redis" in found:
-            options = ("--loadmodule", str(module))
-            loaded = stack.enter_context(Server(found["redis"], *options))
-        os.sched_setaffinity(0, {cores[0]})
-        yield usual, loaded
-
-
-def _contestants(
-    usual: Server, loaded: Server | None, count: int, notes: list[str]
-) -> Iterator[Contestant]:
-    """Make all of them, one after the other, each on an empty server."""
-    with usual.client() as client:
-        for blocks in BLOCKS:
-            client.flushall()
-            yield _ours(client, blocks, count)
-        client.flushall()
-        try:
-            yield _pyrebloom(client, usual.port, count)
-        except pyrebloom.NotBuiltError as error:
-            notes.append(f"pyreBloom-ng could not be built: {error}.")
-        client.flushall()
-        yield _pipeline(client, count)
-        client.flushall()
-        yield _srbf(client)
-    if loaded is not None:
-        with loaded.client() as client:
-            client.flushall()
-            yield _redisbloom(client, count)
-    yield from _in_process(count)
-
-
-def _ours(client: redis.Redis, blocks: int, count: int) -> Contestant:
-    bloom = BloomFilter(
-        client,
-        "ours",
-        blocks=blocks,
-        capacity=count,
-        seeds=NUM_HASHES,
-        error_rate=ERROR_RATE,
-    )
-    bloom.open()
-    name = f"scrapy-bloom {version('scrapy-bloom')}, {blocks} block{'s' * (blocks > 1)}"
-    return Contestant(name, bloom.add_many, bloom.contains, client)
-
-
-def _pyrebloom(client: redis.Redis, port: int, count: int) -> Contestant:
-    bloom = pyrebloom.load().PyreBloom(b"pyrebloom", count, ERROR_RATE, port=port)
-    assert bloom.hashes == NUM_HASHES
-    return Contestant("pyreBloom-ng 0.0.2", bloom.update, bloom.intersection, client)
-
-
-def _pipeline(client: redis.Redis, count: int) -> Contestant:
-    """As one would write it: a pipeline of SETBIT and GETBIT, with this library's hashing."""
-    bloom = BloomFilter(client, "like", capacity=count, seeds=NUM_HASHES, blocks=1)
-    bloom.open()
-    bloom.add(b"")  # makes the bitmap
-    hasher, num_bits = bloom.session.known.hasher, bloom.bits
-    client.setbit("bits", num_bits - 1, 0)
-
-    def send(batch: Sequence[bytes], command: str, *more: int) -> None:
-        with client.pipeline(transaction=False) as pipeline:
-            for item in batch:
-                for value in hasher.hashes(item)[1]:
-                    pipeline.execute_command(command, "bits", value % num_bits, *more)
-            pipeline.execute()
-
-    return Contestant(
-        "pipelines of SETBIT, GETBIT",
-        lambda batch: send(batch, "SETBIT", 1),
-        lambda batch: send(batch, "GETBIT"),
-        client,
+def run_throughput(size: Size) -> Found:
+    """Ask for new items, and for the same ones again, in batches of several sizes."""
+    new: Rates = defaultdict(lambda: defaultdict(list))
+    seen: Rates = defaultdict(lambda: defaultdict(list))
+    server_time: dict[str, list[float]] = defaultdict(list)
+    seconds, first = size.of(MILLISECONDS) / 1e3, 0
+    with started() as server, server.client() as client:
+        contestants = askers(client)
+        for ask in contestants.values():
+            ask(items(10**9, 1))  # the first one allocates
+        for batch in BATCHES:
+            for _ in range(size.rounds):
+                for name, ask in contestants.items():
+                    client.config_resetstat()
+                    batches, taken = _ask_new(ask, first, batch, seconds)
+                    count = len(batches) * batch
+                    first += count
+                    new[name][batch].append(count / taken)
+                    if batch == USUAL_BATCH:
+                        server_time[name].append(server_microseconds(client) / count)
+                    seen[name][batch].append(count / sum(_timed(ask, one) for one in batches))
+    return Found(
+        [
+            *_rate_rows("New URLs a second", new),
+            *_rate_rows("Seen URLs a second", seen),
+            _server_row(server_time),
+        ],
+        _said(new, seen),
+        {"new": _medians(new), "seen": _medians(seen)},
     )
 
 
-def _srbf(client: redis.Redis) -> Contestant:
-    from scrapy_redis_bloomfilter.bloomfilter import BloomFilter as Theirs  # noqa: PLC0415
-
-    bloom = Theirs(client, "srbf", 24, NUM_HASHES)
-
-    def insert(batch: Sequence[bytes]) -> None:
-        for item in batch:
-            bloom.insert(item.hex())
-
-    def test(batch: Sequence[bytes]) -> None:
-        for item in batch:
-            bloom.exists(item.hex())
-
-    name = f"Scrapy-Redis-BloomFilter {version('Scrapy-Redis-BloomFilter')}, one by one"
-    return Contestant(name, insert, test, client, share=1 / FEW)
+def _ask_new(
+    ask: Ask, first: int, batch: int, seconds: float
+) -> tuple[Sequence[Sequence[bytes]], float]:
+    """Ask for so many seconds; return the batches, and the time that the calls took."""
+    batches: list[list[bytes]] = []
+    taken = 0.0
+    while taken < seconds:
+        batches.append(items(first + len(batches) * batch, batch))
+        taken += _timed(ask, batches[-1])
+    return batches, taken
 
 
-def _redisbloom(client: redis.Redis, count: int) -> Contestant:
-    client.execute_command("BF.RESERVE", "module", ERROR_RATE, count, "NONSCALING")
-    call = client.execute_command
-    return Contestant(
-        "RedisBloom (BF.MADD, BF.MEXISTS)",
-        lambda batch: call("BF.MADD", "module", *batch),
-        lambda batch: call("BF.MEXISTS", "module", *batch),
-        client,
-    )
+def _timed(call: Callable[[Any], Any], argument: Any) -> float:
+    start = time.perf_counter()
+    call(argument)
+    return time.perf_counter() - start
 
 
-def _in_process(count: int) -> Iterator[Contestant]:
-    fast = rbloom.Bloom(count, ERROR_RATE)
-    yield Contestant(
-        f"rbloom {version('rbloom')}, in the process",
-        fast.update,
-        lambda batch: [item in fast for item in batch],
-    )
-    slow = pybloom_live.BloomFilter(count, ERROR_RATE)
-    yield Contestant(
-        f"pybloom-live {version('pybloom-live')}, in the process",
-        lambda batch: [slow.add(item) for item in batch],
-        lambda batch: [item in slow for item in batch],
-    )
-
-
-# -- measuring --
-
-
-def _measure(
-    one: Contestant, present: Sequence[bytes], absent: Sequence[bytes]
-) -> dict[str, Speed]:
-    count = round(len(present) * one.share)
+def _medians(rates: Rates) -> dict[str, dict[str, float]]:
     return {
-        "insert": _speed(one, one.insert, present[:count]),
-        "test, present": _speed(one, one.test, present[:count]),
-        "test, absent": _speed(one, one.test, absent[:count]),
+        name: {str(batch): median(some) for batch, some in by_batch.items()}
+        for name, by_batch in rates.items()
     }
 
 
-def _speed(one: Contestant, call: Insert, given: Sequence[bytes]) -> Speed:
-    server = server_cpu(one.client) if one.client else 0.0
-    client, start = time.process_time(), time.perf_counter()
-    for at in range(0, len(given), BATCH):
-        call(given[at : at + BATCH])
-    seconds, client = time.perf_counter() - start, time.process_time() - client
-    server = server_cpu(one.client) - server if one.client else 0.0
-    return Speed(len(given) / seconds, client * 1e6 / len(given), server * 1e6 / len(given))
+def _rate_rows(title: str, rates: Rates) -> list[Sequence[str]]:
+    return [
+        (
+            f"{title}, in batches of {batch:,}",
+            f"{median(rates[OURS][batch]):,.0f}",
+            ", ".join(
+                f"{median(rates[name][batch]):,.0f} {name}" for name in rates if name != OURS
+            ),
+        )
+        for batch in (USUAL_BATCH, BATCHES[-1])
+    ]
 
 
-def _table(speeds: Speeds, notes: Sequence[str]) -> Table:
-    table = Table(f"Batches of {BATCH}: Bloom filters for Python", COLUMNS, notes=notes)
-    for name in dict.fromkeys(name for name, _ in speeds):
-        cells = []
-        for what in WHATS:
-            of_it = speeds[name, what]
-            server = statistics.median(speed.server for speed in of_it)
-            cells += [
-                f"{statistics.median(speed.rate for speed in of_it):,.0f}",
-                f"{statistics.median(speed.client for speed in of_it):.2f}",
-                f"{server:.2f}" if server else "",
-            ]
-        table.add(name, *cells)
-    return table
+def _server_row(times: dict[str, list[float]]) -> Sequence[str]:
+    others = ", ".join(f"{median(times[name]):.1f} {name}" for name in times if name != OURS)
+    title = f"Server's µs for a new URL, in batches of {USUAL_BATCH}"
+    return title, f"{median(times[OURS]):.1f}", others
 
 
-def _targets(speeds: Speeds) -> Iterator[Target]:
-    """Compare with those there is a target for, by the ratios of the same rounds."""
-    ours = next(name for name, _ in speeds if name.startswith("scrapy-bloom"))
-    for peer, target in TARGETS.items():
-        theirs = next((name for name, _ in speeds if name.startswith(peer)), None)
-        if theirs is None:
-            continue
-        for what in WHATS[:2]:
-            pairs = zip(speeds[ours, what], speeds[theirs, what], strict=True)
-            ratio = statistics.median(a.rate / b.rate for a, b in pairs)
-            text = f"Items a second in one block, {what}, as a multiple of {peer}"
-            yield Target(text, f"at least {target:g}", f"{ratio:.2f}", ratio >= target)
+def _said(new: Rates, seen: Rates) -> str:
+    """Compare the rates of the usual batch, by the medians of pairs."""
+    parts = []
+    for name in (SET, MODULE, BITS):
+        if name in new:
+            pairs = [ratio(one[OURS][USUAL_BATCH], one[name][USUAL_BATCH]) for one in (new, seen)]
+            parts.append(f"{pairs[0]:.2g} and {pairs[1]:.2g} times as many as {name}")
+    return (
+        f"In batches of {USUAL_BATCH}, one client looks up {median(new[OURS][USUAL_BATCH]):,.0f} "
+        f"new and {median(seen[OURS][USUAL_BATCH]):,.0f} seen URLs a second. That is "
+        f"{'; '.join(parts)}. Here, the commands of {SET} are in a pipeline, which its dupefilter "
+        f"doesn't use. {BITS} sends up to twelve commands per URL, one after the other."
+    )
+
+
+def run_single(size: Size) -> Found:
+    """Look up requests one by one, each by all dupefilters in turn, and compare with PING."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    with started() as server, redis.Redis.from_url(server.url) as client:
+        filters = {name: dupefilter(name, server.url) for name in (SCHEDULED, SET, BITS)}
+        calls: dict[str, Callable[[Any], Any]] = {"PING": lambda _: client.ping()}
+        calls |= {name: one.request_seen for name, one in filters.items()}
+        for number in range(size.of(SINGLE)):
+            for name, call in calls.items():
+                taken[name].append(_timed(call, Request(f"https://example.com/product/{number}")))
+    micros = {name: median(some) * 1e6 for name, some in taken.items()}
+    pings = {name: ratio(some, taken["PING"]) for name, some in taken.items()}
+    others = ", ".join(f"{pings[name]:.1f} ({micros[name]:.0f} µs) {name}" for name in (SET, BITS))
+    ours = f"{pings[SCHEDULED]:.1f} ({micros[SCHEDULED]:.0f} µs)"
+    return Found([("A new request looked up by itself, in PINGs", ours, others)])
+
+
+def run_heartbeats(size: Size) -> Found:
+    """Send heartbeats of several numbers of workers, and ask what they cost the server."""
+    costs = []
+    beats = size.of(BEATS)
+    with started() as server, server.client() as client:
+        for count in WORKERS:
+            bloom = BloomFilter(client, f"workers-{count}")
+            claims = Claims(bloom.session, "bench")
+            members = [Worker.own("-", "group").member for _ in range(count)]
+            for member in members:
+                bloom.run(claims.beat(member, LIFE))
+            client.config_resetstat()
+            for number in range(beats):
+                bloom.run(claims.beat(members[number % count], LIFE))
+            costs.append(counted(server_microseconds(client) / beats))
+    title = f"Server's µs for a heartbeat, with {WORKERS[0]}, {WORKERS[1]} and {WORKERS[2]} workers"
+    return Found([(title, ", ".join(costs), "")])
