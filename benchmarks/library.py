@@ -50,7 +50,7 @@ def run_throughput(size: Size) -> Found:
     with started() as server, server.client() as client:
         contestants = askers(client)
         for ask in contestants.values():
-            ask(items(10**9, 1))  # the first one allocates
+            ask(items(10**9, BATCHES[-1]))  # the first ones allocate
         for batch in BATCHES:
             for _ in range(size.rounds):
                 for name, ask in contestants.items():
