@@ -1,77 +1,106 @@
-"""The crawlers of one filter: several at once, each killed and started anew on demand."""
+"""The workers of a crawl: real `scrapy` processes, started again until their work is done."""
 
-import re
-from collections.abc import Mapping
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 from support.nursery import options_of, shared_nursery
 
-from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
-
-_UNDONE = re.compile(r"Bloom filter: ([\d,]+) writes are lost")
+SPIDER = Path(__file__).with_name("spider.py")
+#: Seconds that a crew may take in all. None should be as slow.
+PATIENCE = 120.0
+#: Seconds until one that has ended starts again, and between two signals, at most.
+PAUSE, BETWEEN_SIGNALS = 1.0, 0.3
+TICK = 0.01
 
 
 class Crew:
-    """Crawlers under the same settings; `start` and `kill` know them by number, from 0 on.
+    """Workers, known by their numbers.
 
     Args:
+        settings: of each worker. "{worker}" stands for its number.
         size: how many there are.
-        settings: of each of them.
-        logs: directory for a log of each.
-        name: what the logs begin with.
+        directory: where they run and log.
+        rng: says when those that were killed or stopped are started again.
+
+    Attributes:
+        wrong: what workers did that they shouldn't.
     """
 
-    def __init__(self, size: int, settings: Mapping[str, object], logs: Path, name: str) -> None:
-        self._nursery = shared_nursery()
-        self._arguments = ["crawl", "links", *options_of(settings)]
-        self._logs = [logs / f"{name}-{number}.log" for number in range(size)]
-        self._pids = [self._launch(log) for log in self._logs]
-        #: Processes that were killed.
-        self.killed: list[int] = []
+    def __init__(
+        self, settings: Mapping[str, object], size: int, directory: Path, rng: Random
+    ) -> None:
+        self._nursery, self._rng = shared_nursery(), rng
+        self._settings, self._directory = settings, directory
+        self._deadline = time.monotonic() + PATIENCE
+        #: Process ids of those that run, and when those that have ended start again.
+        self._pids: dict[int, int] = {}
+        self._starts: dict[int, float] = {}
+        self._hurt: set[int] = set()
+        self.wrong: list[str] = []
+        directory.mkdir(exist_ok=True)
+        for number in range(size):
+            self._start(number)
 
-    def __len__(self) -> int:
-        return len(self._pids)
-
-    def start(self, number: int) -> None:
-        """Start a crawler that has ended anew."""
-        self._pids[number] = self._launch(self._logs[number])
-
-    def _launch(self, log: Path) -> int:
-        return self._nursery.start(self._arguments, log)
-
-    def kill(self, number: int) -> bool:
-        """Kill -9 a crawler; return whether it was running."""
-        pid = self._pids[number]
-        running = self._nursery.exit_code(pid) is None
-        self._nursery.kill(pid)
-        if running:
-            self.killed.append(pid)
-        return running
+    def _start(self, number: int) -> None:
+        options = [one.replace("{worker}", f"{number}") for one in options_of(self._settings)]
+        arguments = ["runspider", str(SPIDER), *options]
+        self._pids[number] = self._nursery.start(arguments, self._log(number), self._directory)
 
     @property
-    def running(self) -> bool:
-        """Whether any crawler is."""
-        return any(self._nursery.exit_code(pid) is None for pid in self._pids)
+    def running(self) -> list[int]:
+        """The workers that are running."""
+        return [one for one, pid in self._pids.items() if self._nursery.exit_code(pid) is None]
 
-    @property
-    def exit_codes(self) -> list[int | None]:
-        """How each crawler ended; None for one that runs."""
-        return [self._nursery.exit_code(pid) for pid in self._pids]
+    def hurt(self, number: int, signals: Sequence[int]) -> None:
+        """Send signals to a running worker, and start it again when it has ended."""
+        self._hurt.add(number)
+        for one in signals:
+            if number in self.running:
+                os.kill(self._pids[number], one)
+            time.sleep(self._rng.uniform(0, BETWEEN_SIGNALS))
 
-    def stat(self, name: str) -> int:
-        """Return the sum of a stat over all crawlers, save for those that were killed."""
-        pattern = re.compile(rf"^[ {{]'{name}': (\d+)[,}}]$", re.MULTILINE)
-        return sum(int(number) for text in self._texts() for number in pattern.findall(text))
+    def tend(self, until: float) -> bool:
+        """Start those again that were hurt; return at a moment, or False if all work is done."""
+        while (is_working := self._look()) and time.monotonic() < until:
+            time.sleep(TICK)
+        return is_working
 
-    def undone(self) -> int:
-        """Return how much could not be written when crawlers ended."""
-        found = (number for text in self._texts() for number in _UNDONE.findall(text))
-        return sum(int(number.replace(",", "")) for number in found)
+    def end(self) -> None:
+        """Tend the workers until all work is done."""
+        if self.tend(self._deadline):
+            for number in self.running:
+                self.wrong.append(f"worker {number} doesn't end")
+                self._nursery.kill(self._pids[number])
 
-    def closed(self) -> int:
-        """Return how many crawlers closed because the server was away."""
-        line = f"Closing spider ({CLOSED_WITHOUT_SERVER})"
-        return sum(text.count(line) for text in self._texts())
+    def _look(self) -> bool:
+        """Start those again whose time has come; return whether any work is left."""
+        now = time.monotonic()
+        for number, pid in list(self._pids.items()):
+            if (code := self._nursery.exit_code(pid)) is not None:
+                del self._pids[number]
+                if number in self._hurt or (code and self._may_start_again(number)):
+                    self._hurt.discard(number)
+                    self._starts[number] = now + self._rng.uniform(0, PAUSE)
+                elif code:
+                    self.wrong.append(f"worker {number} has ended with {code}")
+        for number in [number for number, at in self._starts.items() if at <= now]:
+            del self._starts[number]
+            self._start(number)
+        return bool(self._pids or self._starts)
 
-    def _texts(self) -> list[str]:
-        return [log.read_text(errors="replace") for log in self._logs if log.exists()]
+    def _may_start_again(self, number: int) -> bool:
+        """Whether it's documented that a worker didn't start, and to start it again helps.
+
+        The server was away, or a kill has damaged the queue on disk, which is deleted now.
+        """
+        queue = self._directory / f"job-{number}"
+        was_killed = queue.exists()
+        shutil.rmtree(queue, ignore_errors=True)
+        return was_killed or self._log(number).read_text().endswith("[bloom-not-ready]\n")
+
+    def _log(self, number: int) -> Path:
+        return self._directory / f"worker-{number}.log"

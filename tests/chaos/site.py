@@ -1,90 +1,57 @@
-"""The site that is crawled: small, slow on demand, and it counts what is fetched."""
+"""The site that is crawled: pages that link each other, slow on demand."""
 
 import random
+import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from threading import Thread
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-from example_site.build import Truth
-from example_site.serve import SiteServer
-
-from chaos.schedule import CLUSTER, SENTINEL, SINGLE
-from chaos.witness import Testimony
-
-STORIES = 96
-#: Seconds that an answer takes while the site is slow: three crawlers take a few seconds then, and
-#: longer than a server takes that replaces another one.
-SLOW = {SINGLE: (0.05, 0.3), CLUSTER: (0.2, 0.8), SENTINEL: (0.2, 0.8)}
+#: How many pages there are, and where each crawl starts.
+PAGES, START = 200, "/0"
 
 
-class SlowSite(SiteServer):
-    """The magazine's server; it takes its time while `slow` is set."""
-
-    slow: tuple[float, float] | None = None
-
-    def hurry(self) -> None:
-        """Be fast from now on."""
-        self.slow = None
-
-    def count(self, url: str) -> None:
-        super().count(url)
-        if slow := self.slow:
-            time.sleep(random.uniform(*slow))
-
-
-@contextmanager
-def serve_slowly(directory: Path) -> Iterator[SlowSite]:
-    """Serve a built site, fast until it is told to be slow."""
-    web = SlowSite(directory, 0)
-    thread = Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield web
-    finally:
-        web.close()
-        thread.join()
-
-
-@dataclass
-class Tally:
-    """What several crawlers have brought home from the site, over any number of runs.
+class Site(ThreadingHTTPServer):
+    """Serves a tree of pages with further links, and up to two items a page; notes fetches.
 
     Args:
-        fetched: how often each page was.
-        testimony: what the crawlers say.
+        rng: chooses links and items.
     """
 
-    fetched: Counter[str] = field(default_factory=Counter)
-    testimony: Testimony = field(default_factory=Testimony)
+    daemon_threads = False
+    request_queue_size = 128
 
-    def hidden(self, truth: Truth) -> list[str]:
-        """Return the pages that were never fetched, and the stories that were but got lost then."""
-        return sorted(
-            (truth.crawl() - self.fetched.keys()) | (truth.stories - self.testimony.scraped)
-        )
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.fetches: list[str] = []
+        #: Seconds that an answer takes on average.
+        self.delay = 0.0
+        self.pages = {}
+        for number in range(PAGES):
+            tree = [child for child in (2 * number + 1, 2 * number + 2) if child < PAGES]
+            links = [*tree, *rng.sample(range(PAGES), 3)]
+            items = [f"{rng.random()}" for _ in range(rng.randrange(3))]
+            html = [f'<a href="/{link}">link</a>' for link in links]
+            self.pages[f"/{number}"] = "".join([*html, *(f"<p>{item}</p>" for item in items)])
 
-    def orphans(self, hidden: list[str], killed: list[int]) -> list[str]:
-        """Return the hidden pages that only processes had in their queues that were killed."""
-        held = self.testimony.held
-        return [page for page in hidden if held.get(page) and held[page] <= set(killed)]
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report errors, but not that a crawler was killed in the middle of a page."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
-    def again(self, truth: Truth) -> dict[str, int]:
-        """Return how often pages were fetched again that are to be fetched once."""
-        return {
-            page: self.fetched[page] - 1 for page in sorted(truth.lasting) if self.fetched[page] > 1
-        }
 
-    def alone(self, truth: Truth) -> int:
-        """Return how often a process asked for a page again that is to be fetched once."""
-        asked = self.testimony.asked.values()
-        return sum(
-            count - 1 for one in asked for page, count in one.items() if page in truth.lasting
-        )
+class _Handler(BaseHTTPRequestHandler):
+    server: Site
 
-    def asked(self, pid: int, truth: Truth) -> int:
-        """Return how many pages a process asked for that are to be fetched once."""
-        return len(self.testimony.asked.get(pid, Counter()).keys() & truth.lasting)
+    def do_GET(self) -> None:
+        self.server.fetches.append(self.path)
+        time.sleep(random.uniform(0, 2 * self.server.delay))
+        body = f"<html><body>{self.server.pages[self.path]}</body></html>".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None: ...

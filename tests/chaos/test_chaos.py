@@ -1,49 +1,58 @@
-"""The short form: one seeded schedule of a kind. `make chaos` runs as many as there is time."""
+"""A few schedules of each stand. `make chaos` runs as many as there is time."""
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from example_site.build import Site
 
-from chaos.schedule import CLUSTER, SENTINEL, SINGLE, Schedule, kinds_on
-from chaos.site import STORIES
-from chaos.trial import Trial
+from chaos.stand import CLUSTER, SENTINEL, SERVER, STANDS
+from chaos.trial import Harvest, Outcome, Schedule, Trial
 
-SEED = 1
-#: All faults of one server's; a node whose replica lags; a primary that learns late. The others
-#: are slow.
-OFTEN = [(SINGLE, "mixed"), (CLUSTER, "failover_lag"), (SENTINEL, "failover_stall")]
-SELDOM = [
-    *((SINGLE, kind) for kind in kinds_on(SINGLE) if kind != "mixed"),
-    (CLUSTER, "slots_move"),
-]
+SEEDS = {SERVER: [1, 2], CLUSTER: [1], SENTINEL: [1]}
+SCHEDULE = Schedule(SERVER, 1, "crawled", "memory", 2, [(1.0, "SIGKILL"), (1.5, "SIGINT twice")])
+ITEMS = frozenset({("1", 0, "a"), ("1", 1, "b")})
+PLAIN = Harvest(frozenset("01"), ITEMS)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return Site.build(tmp_path_factory.mktemp("site"), STORIES)
+@pytest.mark.parametrize("kind", STANDS)
+def test_no_page_and_no_item_is_missing_whatever_happens(
+    kind: str, any_binary: str, tmp_path: Path
+) -> None:
+    with closing(STANDS[kind](any_binary)) as stand:
+        for seed in SEEDS[kind]:
+            directory = tmp_path / f"{seed}"
+            directory.mkdir()
+            outcome = Trial(Schedule.random(kind, seed), stand, directory).run()
+            assert not outcome.has_failed, str(outcome)
+            assert outcome.struck
+
+
+def test_pages_that_are_remembered_too_early_are_found_missing(
+    any_binary: str, tmp_path: Path
+) -> None:
+    """Otherwise the other test would show nothing."""
+    with closing(STANDS[SERVER](any_binary)) as stand:
+        outcome = Trial(replace(SCHEDULE, remember="scheduled"), stand, tmp_path).run()
+    assert outcome.struck
+    assert outcome.missing_pages
+    assert outcome.missing_items
 
 
 @pytest.mark.parametrize(
-    ("stand", "kind"), [*OFTEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in SELDOM)]
+    ("found", "pages", "items"),
+    [
+        (PLAIN, [], []),
+        (replace(PLAIN, pages=frozenset("0")), ["1"], []),
+        (replace(PLAIN, items=ITEMS - {("1", 1, "b")}), [], [("1", 1, "b")]),
+    ],
+    ids=["nothing", "a page", "an item"],
 )
-def test_no_page_is_hidden_whatever_happens(
-    site: Site, tmp_path: Path, stand: str, kind: str
+def test_what_is_missing_is_noticed(
+    found: Harvest, pages: list[str], items: list[tuple[str, int, str]]
 ) -> None:
-    outcome = Trial(site, Schedule.random(kind, SEED, stand), "crawled", tmp_path).run()
-    assert not outcome.broken
-    assert outcome.struck
-    assert outcome.hidden == outcome.excused
-    assert not outcome.endless
-    assert outcome.quiet, "the crawl does not come to rest"
-    assert outcome.twice <= outcome.most, "pages are fetched again without need"
-    assert outcome.alone <= outcome.most_alone, "a process fetches again what it fetched itself"
-
-
-@pytest.mark.slow
-def test_the_suite_finds_what_marking_at_scheduling_hides(site: Site, tmp_path: Path) -> None:
-    """Otherwise the other test would show nothing."""
-    outcome = Trial(site, Schedule.random("crawler_kill", SEED), "scheduled", tmp_path).run()
-    assert outcome.struck
-    assert outcome.hidden
-    assert outcome.quiet
+    outcome = Outcome(SCHEDULE)
+    outcome.compare(PLAIN, found)
+    assert outcome.missing_pages == pages
+    assert outcome.missing_items == items
+    assert outcome.has_failed == bool(pages or items)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from scrapy.settings import default_settings
 
-from support.paths import PROJECT, TESTS
+from support.paths import TESTS
 from support.polling import PATIENCE, until
 
 #: What a crawl imports; nothing of it installs a reactor.
@@ -27,8 +27,8 @@ PRELOADED = [
     *("scrapy.downloadermiddlewares.redirect", "scrapy.linkextractors", "scrapy.spiders"),
     *("scrapy.pqueues", "scrapy.squeues", "scrapy.robotstxt", "scrapy.logformatter"),
     *("protego", "tldextract", "twisted.conch", "redis", "redis.cluster", "redis.asyncio"),
-    *("scrapy_bloom.dupefilter", "scrapy_bloom.addon", "magazine.spiders.links"),
-    *("chaos.witness",),
+    *("scrapy_bloom.dupefilter", "scrapy_bloom.addon"),
+    *("chaos.spider",),
 ]
 
 
@@ -45,10 +45,10 @@ class Nursery:
     """The parent's side: start crawlers, end them, ask after them."""
 
     def __init__(self) -> None:
-        paths = [str(TESTS), str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.nursery"],
-            cwd=PROJECT,
+            cwd=TESTS,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -64,7 +64,7 @@ class Nursery:
         self,
         arguments: list[str],
         log: Path,
-        directory: Path = PROJECT,
+        directory: Path = TESTS,
         *,
         errors: Path | None = None,
         environment: Mapping[str, str] | None = None,
