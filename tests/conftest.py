@@ -4,13 +4,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from example_site.build import Site
-from example_site.serve import SiteServer, serve
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.reactor import install_reactor
@@ -22,8 +19,6 @@ from support.nursery import close_shared_nursery
 from support.polling import until
 from support.servers import MISSING, SERVERS, Server, start_cluster
 
-#: Of the site that tests crawl.
-STORIES = 48
 StartOnce = Callable[[type[Server], str], Any]
 register_profiles()
 # pytest-xdist sets it: tables would be as wide as the terminal of the developer.
@@ -192,16 +187,3 @@ def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TLSServer]:
     secure = TLSServer(tmp_path_factory.mktemp("tls"))
     with secure.server:
         yield secure
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A magazine of a sixth of the size, to be crawled quickly. The demo crawls the whole."""
-    return Site.build(tmp_path / "site", count=STORIES)
-
-
-@pytest.fixture
-def web(site: Site) -> Iterator[SiteServer]:
-    """The site on a server, which counts what is fetched."""
-    with serve(site.directory) as server:
-        yield server

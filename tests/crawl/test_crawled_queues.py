@@ -1,9 +1,10 @@
 """BLOOM_REMEMBER = "crawled" with queues that outlive a crawl: in JOBDIR, and scrapy-redis's."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
-from support.odd_site import SHARED_QUEUE, TREE, Lab, LabOf, Reply, page, tree
+from support.odd_site import SHARED_QUEUE, Lab, LabOf, Reply, page, tree
 from support.polling import until
 
 PAGES = 60
@@ -26,10 +27,10 @@ def assert_complete(lab: Lab) -> None:
 
 def test_a_jobdir_goes_on_where_it_was_stopped(lab: Lab) -> None:
     """Its claims are left to it: nothing is taken over, or fetched twice."""
-    jobdir = lab.directory / "job"
-    lab.stop_midway(15, TREE, JOBDIR=jobdir)
+    settings: dict[str, Any] = {"JOBDIR": lab.directory / "job", "CONCURRENT_REQUESTS": 6}
+    lab.stop_midway(15, **settings)
     assert lab.claims()
-    done = lab.crawl(TREE, JOBDIR=jobdir)
+    done = lab.crawl(**settings)
     assert_complete(lab)
     assert not lab.fetched_twice()
     assert "bloom/taken_over" not in done.stats

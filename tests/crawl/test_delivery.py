@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.crawling import PLAIN_SCRAPY
 from support.ends import ENDS, stop
-from support.odd_site import Done, Lab, LabOf, tree
+from support.odd_site import PLAIN_SCRAPY, Done, Lab, LabOf, tree
 from support.polling import until
 
 PAGES = 40
@@ -198,12 +197,6 @@ class Store:
         database.close()
         return found
 
-    def make_due(self) -> None:
-        """Let the time pass until all pages that have failed may be crawled again."""
-        for path, claim in self.lab.claims().items():
-            if claim.kind == "-":
-                self.lab.make_due(path)
-
 
 def read(path: Path) -> bytes:
     """Return what can be read of a file, which may be compressed and damaged."""
@@ -317,7 +310,7 @@ def test_pages_fail_whose_feed_cannot_be_opened(store: Store, uri: str) -> None:
     assert done.stats["bloom/failed"] == PAGES
     assert not done.recorded
     assert done.log.count("[bloom-feed-refused]") == 1
-    store.make_due()
+    store.lab.make_due()
     assert_all(lab.crawl(SPIDER, **store.settings(BATCHES)), store, {*store.items()})
 
 
@@ -332,7 +325,7 @@ def test_a_disk_that_is_full_for_a_while_loses_no_item(
     assert lost
     assert lost <= done.claims.keys()
     assert "[bloom-feed-refused]" in done.log or "[bloom-undelivered]" in done.log
-    store.make_due()
+    store.lab.make_due()
     done = store.lab.crawl(SPIDER, **store.settings(BATCHES))
     assert_all(done, store, {*store.items()})
 
@@ -344,7 +337,7 @@ def test_half_an_item_that_a_full_disk_has_left_spoils_no_other(store: Store) ->
     is_full = FULL.replace("10 <= self.count < 26", "True")
     store.lab.crawl(SPIDER + is_full, LOG_LEVEL="INFO", **settings)
     assert not file.read_bytes().endswith(b"\n")
-    store.make_due()
+    store.lab.make_due()
     assert_all(store.lab.crawl(SPIDER, **settings), store, {*store.items()})
     assert store.items()["/"] == 2, "the first item of each run"
 
@@ -358,7 +351,7 @@ def test_an_item_that_one_feed_cannot_write_loses_no_other(store: Store) -> None
     assert "/9" in done.claims
     both = store.items("0").keys() & store.items("1").keys()
     assert done.recorded <= both
-    store.make_due()
+    store.lab.make_due()
     done = lab.crawl(SPIDER, **settings)
     assert_all(done, store, {*store.items("0")} & {*store.items("1")})
 

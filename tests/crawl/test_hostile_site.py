@@ -3,8 +3,7 @@
 from typing import Any
 
 from support.counting import MEASURED
-from support.crawling import PLAIN_SCRAPY
-from support.odd_site import Done, Lab, LabOf, Reply, page
+from support.odd_site import PLAIN_SCRAPY, Done, Lab, LabOf, Reply, page
 
 #: KiB of memory that a crawl takes more than half as much again as with Scrapy's own filter.
 MAX_MORE_MEMORY = 40 << 10

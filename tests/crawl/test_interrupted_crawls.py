@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.crawling import PLAIN_SCRAPY
 from support.ends import MIDWAY
-from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, OddSite, moved, page, tree
+from support.odd_site import (
+    PLAIN_SCRAPY,
+    SHARED_QUEUE,
+    Crawl,
+    Lab,
+    LabOf,
+    OddSite,
+    moved,
+    page,
+    tree,
+)
 from support.polling import until
 
 PAGES = 40
@@ -138,9 +147,7 @@ class Trial(NamedTuple):
             rerun.wait()
         if "struct.error" in rerun.log:  # its end has damaged Scrapy's files: requests have failed
             shutil.rmtree(lab.directory / "job-0")
-            for path, claim in lab.claims().items():
-                if claim.kind == "-":
-                    lab.make_due(path)
+            lab.make_due()
             with self.crawls(lab, 1) as (rerun,):
                 rerun.wait()
 

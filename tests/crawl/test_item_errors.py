@@ -76,8 +76,7 @@ def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
     assert {path: claim.attempt for path, claim in done.claims.items()} == dict.fromkeys(BROKEN, 1)
     assert done.recorded & PATHS == PATHS - BROKEN
     assert {f"{path} 0" for path in PATHS - BROKEN - {"/2", "/3"}} <= take(lab)
-    for path in BROKEN:
-        lab.make_due(path)
+    lab.make_due()
     done = lab.crawl(code, **settings)
     assert done.hits.keys() - {"/", "/robots.txt"} == BROKEN
     assert not done.claims
@@ -94,6 +93,6 @@ def test_an_item_of_an_errback_whose_pipeline_raises_is_tried_again(lab_of: LabO
     done = lab.crawl(code, ROBOTSTXT_OBEY=True, DOWN="/denied", **settings)
     assert done.claims.keys() == {"/denied"}
     assert "/denied" not in take(lab)
-    lab.make_due("/denied")
+    lab.make_due()
     lab.crawl(code, ROBOTSTXT_OBEY=True, **settings)
     assert "/denied" in take(lab)

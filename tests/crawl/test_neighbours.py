@@ -1,8 +1,15 @@
 """Workers and spiders beside each other: what one leaves behind, another one crawls."""
 
+import re
+from collections import Counter
+from pathlib import Path
+
 import pytest
-from support.odd_site import TREE, LabOf, page, tree
+from support.crawling import run
+from support.odd_site import LabOf, page, serve, tree
 from support.polling import until
+
+from scrapy_bloom.bloom.client.embedded import is_free
 
 PAGES = 30
 
@@ -46,7 +53,10 @@ def test_a_worker_that_came_later_and_died_is_noticed_before_the_crawl_ends(
     assert lab.recorded() == lab.site.pages.keys() - {"/", "/late"}
 
 
-OTHER = TREE.replace("    custom", '    name = "other"\n    custom')
+OTHER = """
+class OtherSpider(OddSpider):
+    name = "other"
+"""
 BOTH = {"BLOOM_KEY": "both"}
 
 
@@ -68,3 +78,28 @@ def test_spiders_on_one_filter_share_what_was_crawled(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
     lab.crawl(**BOTH)
     assert lab.crawl(OTHER, **BOTH).hits.keys() == {"/"}
+
+
+TWO_SPIDERS = """
+import sys
+from scrapy.crawler import CrawlerProcess
+from support.odd_site import OddSpider
+
+process = CrawlerProcess(dict(pair.split("=", 1) for pair in sys.argv[1:]))
+for name in ("first", "second"):
+    process.crawl(type("Named", (OddSpider,), {"name": name}))
+process.start()
+"""
+
+
+def test_spiders_in_one_process_have_filters_of_their_own(tmp_path: Path) -> None:
+    """On one embedded server, which the second of them stops; nothing is left open."""
+    settings = {"BLOOM_REDIS_URL": f"embedded:{tmp_path}", "TELNETCONSOLE_ENABLED": "0"}
+    with serve(tree(PAGES)) as site:
+        settings |= {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "SITE_URL": site.url}
+        done = run("-X", "dev", "-c", TWO_SPIDERS, *map("=".join, settings.items()))
+        assert site.hits() == Counter([*site.pages] * 2)
+    assert done.returncode == 0
+    assert "ERROR" not in done.stderr
+    assert "scrapy_bloom" not in "".join(re.findall(r".*Warning: .*", done.stderr))
+    assert is_free(tmp_path / "server.lock"), "the server still runs"

@@ -6,8 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.crawling import PLAIN_SCRAPY
-from support.odd_site import DENIED, LabOf, page, tree
+from support.odd_site import DENIED, PLAIN_SCRAPY, LabOf, page, tree
 from support.outages import killed, stalled
 from support.polling import until
 from support.servers import Server

@@ -1,16 +1,12 @@
 """A crawl that cannot begin says so in one line, fetches nothing, and its process fails."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import scrapy
-from support.nursery import options_of
-from support.odd_site import IMPORTS, PLAIN, SHARED_QUEUE, Lab, LabOf, page
+from support.odd_site import SHARED_QUEUE, Lab, LabOf, page
 
-#: Scrapy 2.13 ends with status 0, and Twisted prints the error, too.
-IS_OLD = scrapy.version_info < (2, 14)
-NO_SERVER = "redis://127.0.0.1:1/0"
+NO_SERVER = "redis://:s3cret@127.0.0.1:1/0"
 
 
 @pytest.fixture(scope="module")
@@ -21,50 +17,41 @@ def lab(lab_of: LabOf) -> Lab:
     return lab
 
 
-def fail(lab: Lab, directory: Path, **settings: Any) -> str:
-    """Run a crawl that does not begin; return its log."""
-    before = lab.site.hits()
-    (directory / "odd_spider.py").write_text(IMPORTS + PLAIN)
-    given = {
-        "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
-        "SITE_URL": lab.site.url,
-        "BLOOM_REDIS_URL": lab.redis_url,
-        "REDIS_URL": lab.redis_url,
-        "TELNETCONSOLE_ENABLED": False,
-        "LOG_LEVEL": "INFO",
-        **settings,
-    }
-    log = directory / "log"
-    pid = lab.nursery.start(["runspider", "odd_spider.py", *options_of(given)], log, directory)
-    status = lab.nursery.wait(pid)
-    assert status or IS_OLD
-    assert lab.site.hits() == before
-    return log.read_text()
-
-
 @pytest.mark.parametrize(
     "scheduler", [{}, {"JOBDIR": "job"}, SHARED_QUEUE], ids=["scrapy", "jobdir", "scrapy-redis"]
 )
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "says", "code"),
     [
-        ({"BLOOM_REDIS_URL": NO_SERVER}, "can't be reached"),
-        ({"BLOOM_CAPCITY": 7}, "BLOOM_CAPACITY"),
-        ({"BLOOM_BLOCKS": 3}, "BLOOM_BLOCKS"),
+        ({"BLOOM_REDIS_URL": NO_SERVER}, "can't be reached", "not-ready"),
+        ({"BLOOM_CAPCITY": 7}, "Did you mean BLOOM_CAPACITY", "configuration"),
+        ({"BLOOM_BLOCKS": 3}, "Remove BLOOM_BLOCKS", "filter-mismatch"),
     ],
     ids=["no server", "no such setting", "other blocks"],
 )
-def test_the_reason_is_one_line(
-    settings: dict[str, Any], says: str, scheduler: dict[str, Any], lab: Lab, tmp_path: Path
+def test_the_reason_is_one_line_the_last_one(
+    settings: dict[str, Any], says: str, code: str, scheduler: dict[str, Any], lab: Lab
 ) -> None:
-    log = fail(lab, tmp_path, **settings, **scheduler)
-    assert "Traceback" not in log or IS_OLD
+    log = lab.refused(**settings, **scheduler, LOG_LEVEL="INFO")
+    assert "s3cret" not in log
+    assert "Waiting for it" not in log
+    is_old = scrapy.version_info < (2, 14)  # Twisted prints the error, too
+    assert "Traceback" not in log or is_old
     (line,) = [line for line in log.splitlines() if "ERROR" in line or "CRITICAL" in line]
+    assert line == log.strip().splitlines()[-1] or is_old
+    assert "[scrapy_bloom.crawl.short_errors] " in line
     assert "Bloom filter: the crawl does not start. " in line
     assert says in line
+    assert line.endswith(f" [bloom-{code}]")
 
 
-def test_another_component_that_fails_is_logged_by_scrapy(lab: Lab, tmp_path: Path) -> None:
-    log = fail(lab, tmp_path, SCHEDULER="support.nothing.There")
+def test_another_component_that_fails_is_logged_by_scrapy(lab: Lab) -> None:
+    log = lab.refused(SCHEDULER="support.nothing.There")
     assert "Traceback" in log
     assert "the crawl does not start" not in log
+
+
+def test_claims_are_refused_under_another_reactor(lab: Lab) -> None:
+    log = lab.refused(TWISTED_REACTOR="twisted.internet.selectreactor.SelectReactor")
+    assert "needs asyncio" in log
+    assert "TWISTED_REACTOR" in log

@@ -2,17 +2,13 @@
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
-import pytest
-import redis
-from example_site.serve import SiteServer
-from support.crawling import options, run_scrapy
-from support.nursery import shared_nursery
+from support.lab_commands import bloom
+from support.odd_site import Lab, serve, tree
 from support.pages import read
-from support.polling import until
+from support.servers import Server
 
 from scrapy_bloom.bloom.protocol import scripts
 
@@ -21,44 +17,29 @@ KEY = "shop:bloom"
 COMMANDS = {word[1:] for word in LINE.split() if word.startswith("+")}
 
 
-@pytest.fixture
-def user_url(redis_url: str) -> Iterator[str]:
-    """The address of a server for that user; nothing that it was refused is left in the log."""
-    with redis.Redis.from_url(redis_url) as admin:
-        admin.execute_command(*LINE.split())
-        address = urlsplit(redis_url)
-        yield f"redis://crawler:PASSWORD@{address.hostname}:{address.port}"
+def test_a_crawl_that_is_killed_and_all_commands_work(own_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("https://example.com/about")
+    settings: dict[str, Any] = {"BLOOM_KEY": KEY, "BLOOM_RECRAWL_AFTER": "2 months"}
+    with serve(tree(40)) as site, Lab(site, own_server.url, tmp_path) as lab:
+        lab.client.execute_command(*LINE.split())
+        settings["BLOOM_REDIS_URL"] = own_server.url.replace("//", "//crawler:PASSWORD@")
+        lab.kill_midway(20, **settings)
+        assert "[bloom-" not in lab.crawl(**settings).log
+        for arguments in (
+            ("info",),
+            ("pending",),
+            ("check", f"{site.url}/1"),
+            ("recrawl", f"{site.url}/1"),
+            ("doctor",),
+            ("report", str(tmp_path / "page.html")),
+            ("migrate", "--from-urls", str(tmp_path / "urls.txt")),
+            ("clear", "--yes"),
+        ):
+            done = bloom(lab, *arguments, **settings)
+            assert done.code in (0, 1), done.err
         # redis-py names itself, and continues if it may not.
-        refused = [entry for entry in admin.acl_log() if "setinfo" not in str(entry["object"])]
-        assert not refused
-
-
-def test_a_crawl_that_is_killed_and_all_commands_work(
-    user_url: str, web: SiteServer, tmp_path: Path
-) -> None:
-    settings = {"BLOOM_REDIS_URL": user_url, "BLOOM_KEY": KEY, "BLOOM_RECRAWL_AFTER": "2 months"}
-    command = ["crawl", "links", *options(web, settings)]
-    pid = shared_nursery().start(command, tmp_path / "log")
-    until(lambda: web.hits().total() > 40, "it has begun")
-    shared_nursery().kill(pid)
-    done = run_scrapy(*command)
-    assert done.returncode == 0
-    assert "[bloom-" not in done.stderr
-    own = [text for name, value in settings.items() for text in ("-s", f"{name}={value}")]
-    urls = tmp_path / "urls.txt"
-    urls.write_text(f"{web.url}/about")
-    for arguments in (
-        ("info",),
-        ("pending",),
-        ("check", f"{web.url}/about"),
-        ("recrawl", f"{web.url}/about"),
-        ("doctor",),
-        ("report", str(tmp_path / "page.html")),
-        ("migrate", "--from-urls", str(urls)),
-        ("clear", "--yes"),
-    ):
-        done = run_scrapy("bloom", *arguments, "--spider", "links", *own)
-        assert done.returncode in (0, 1), done.stderr
+        log = lab.client.acl_log()
+        assert not [entry for entry in log if "setinfo" not in str(entry["object"])]
 
 
 def test_each_command_is_one_that_a_script_or_the_client_uses() -> None:

@@ -1,11 +1,12 @@
-"""``scrapy bloom recrawl`` and real crawls: a URL is crawled again, once, whatever happens."""
+"""A page is crawled again, once, because a user or its version says so: whatever happens."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from support.lab_commands import Called, bloom
-from support.odd_site import ERROR, Lab, LabOf, page
+from support.odd_site import ERROR, Lab, LabOf, Reply, page
 from support.polling import until
 
 #: What each run fetches: the start page.
@@ -154,3 +155,46 @@ def test_scheduled_urls_have_no_pending_requests(lab_of: LabOf) -> None:
     done = bloom(lab_of({}), "recrawl", "https://example.com/a", **settings)
     assert (done.code, done.out) == (2, "")
     assert 'BLOOM_REMEMBER = "scheduled"' in done.err
+
+
+# -- versions: ``meta["bloom_key"]`` --
+
+VERSIONS = """
+class VersionSpider(OddSpider):
+    custom_settings = {"RETRY_ENABLED": False}
+
+    def parse(self, response):
+        for link in response.css("a[version]"):
+            url = response.urljoin(link.attrib["href"])
+            yield Request(url, meta={"bloom_key": f"{url} {link.attrib['version']}"})
+"""
+
+
+def listing(versions: Mapping[str, int]) -> Reply:
+    """Return a page that links others with a version each."""
+    links = (f'<a href="{path}" version="{version}">' for path, version in versions.items())
+    return Reply(text="".join(links))
+
+
+def fetched(lab: Lab, **versions: int) -> Counter[str]:
+    """Return what a crawl fetches beyond the start page."""
+    lab.site.pages["/"] = listing({f"/{name}": version for name, version in versions.items()})
+    return lab.crawl(VERSIONS).hits - Counter(["/"])
+
+
+def test_new_and_changed_pages_are_fetched_and_no_others(lab_of: LabOf) -> None:
+    lab = lab_of({"/a": page(), "/b": page(), "/c": page()})
+    assert fetched(lab, a=1, b=1) == {"/a": 1, "/b": 1}
+    assert fetched(lab, a=1, b=2, c=1) == {"/b": 1, "/c": 1}
+    assert fetched(lab, a=2, b=2, c=1) == {"/a": 1}
+    assert fetched(lab, a=1, b=2, c=1) == {}, "the old version is remembered"
+
+
+def test_a_changed_page_that_fails_is_crawled_again(lab_of: LabOf) -> None:
+    lab = lab_of({"/a": (page(), ERROR, page())})
+    assert fetched(lab, a=1) == {"/a": 1}
+    assert fetched(lab, a=2) == {"/a": 1}
+    lab.make_due()
+    assert fetched(lab, a=2) == {"/a": 1}
+    assert fetched(lab, a=2) == {}
+    assert not lab.claims()

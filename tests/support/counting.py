@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.crawling import PLAIN_SCRAPY
-from support.odd_site import Done, Lab
+from support.odd_site import PLAIN_SCRAPY, Done, Lab
 
 REMEMBER = pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 PAGES = 60

@@ -18,7 +18,7 @@ from typing import Any, Self
 from urllib.parse import urljoin
 
 import redis
-from scrapy import Request, Spider
+from scrapy import Request, Spider, version_info
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.signals import engine_stopped
@@ -46,7 +46,6 @@ class Reply:
         resets: whether the connection is reset instead.
         text: of the page, after the links.
         body: of the answer, instead of a page.
-        head: further lines of its head.
         drip: seconds between two bytes of its body.
     """
 
@@ -58,7 +57,6 @@ class Reply:
     resets: bool = False
     text: str = ""
     body: bytes = b""
-    head: bytes = b""
     drip: float = 0.0
 
 
@@ -222,7 +220,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", reply.location)
         if reply.cookie:
             self.send_header("Set-Cookie", reply.cookie)
-        self._headers_buffer.append(reply.head)  # type: ignore[attr-defined]
         self.end_headers()
         for part in [body] if not reply.drip else map(bytes, zip(body, strict=True)):
             self.wfile.write(part)
@@ -292,21 +289,14 @@ SHARED_QUEUE: dict[str, Any] = {
     "SCHEDULER_PERSIST": True,
 }
 
+#: Scrapy as it comes, without scrapy-bloom.
+PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+
 #: Begins the file of each spider.
 IMPORTS = "from scrapy import Request\nfrom support.odd_site import OddSpider\n"
 PLAIN = """
 class PlainSpider(OddSpider):
     pass
-"""
-CONCURRENCY = 6
-TREE = f"""
-class TreeSpider(OddSpider):
-    custom_settings = {{
-        "CONCURRENT_REQUESTS": {CONCURRENCY}, "CONCURRENT_REQUESTS_PER_DOMAIN": {CONCURRENCY}
-    }}
-
-    async def start(self):
-        yield Request(self.settings["SITE_URL"] + "/", dont_filter=True)
 """
 
 
@@ -317,7 +307,6 @@ class Claim:
     Args:
         kind: whose it is: a worker's (w), a queue's (q), or nobody's, because it failed (-).
         owner: whose exactly.
-        time: when it was made, or is due again.
         attempt: how often it failed.
         request: as JSON, if it is stored.
         key: the hash it is in.
@@ -326,7 +315,6 @@ class Claim:
 
     kind: str
     owner: str
-    time: int
     attempt: int
     request: str
     key: str
@@ -442,6 +430,15 @@ class Lab:
         hits, key = self.site.hits() - before, settings.get("BLOOM_KEY", "odd:bloom")
         return Done(stats, log, hits, self.recorded(key), self.claims(key), self.workers(key))
 
+    def refused(self, spider: str = PLAIN, **settings: Any) -> str:
+        """Run a crawl that does not begin: it fetches nothing, and fails. Return its log."""
+        before = self.site.hits()
+        with self.start(spider, **settings) as crawl:
+            # Scrapy 2.13 ends with status 0, whatever goes wrong while a spider opens.
+            assert self.nursery.wait(crawl.pid) or version_info < (2, 14), crawl.log
+        assert self.site.hits() == before
+        return crawl.log
+
     @contextmanager
     def midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> Iterator[Crawl]:
         """Run a crawl until it has got so many pages, and waits for others."""
@@ -495,13 +492,13 @@ class Lab:
         found = {}
         for hash_key in self.client.scan_iter(f"{{{key}:*}}:claims:*"):
             for raw, value in self.client.hgetall(hash_key).items():
-                owner, _, due, attempt, request = value.decode().split(" ", 4)
+                owner, _, _, attempt, request = value.decode().split(" ", 4)
                 field = raw.decode()
                 name = names.get(field, field)
                 if field.startswith(b"once:".hex()) and request:
                     name = "once:" + json.loads(request)["url"].removeprefix(self.site.url)
                 place = hash_key.decode()
-                found[name] = Claim(owner[0], owner, int(due), int(attempt), request, place, field)
+                found[name] = Claim(owner[0], owner, int(attempt), request, place, field)
         return found
 
     def workers(self, key: str = "odd:bloom") -> dict[bytes, bytes]:
@@ -518,16 +515,12 @@ class Lab:
         """The server's clock."""
         return int(self.client.time()[0])
 
-    def wait_until_due(self) -> None:
-        """Wait until all failed pages may be tried again."""
-        due = max((claim.time for claim in self.claims().values() if claim.kind == "-"), default=0)
-        until(lambda: self.now() > due, "what has failed is due")
-
-    def make_due(self, path: str, attempt: int = 0) -> None:
-        """Let the time pass that a failed URL has to wait, and further attempts be made."""
-        claim = self.claims()[path]
-        value = f"{claim.owner} 0.0 1 {attempt or claim.attempt} {claim.request}"
-        self.client.hset(claim.key, claim.field, value)
+    def make_due(self, *paths: str) -> None:
+        """Let the time pass that failed pages have to wait: these, or all."""
+        for path, claim in self.claims().items():
+            if claim.kind == "-" and (path in paths or not paths):
+                value = f"{claim.owner} 0.0 1 {claim.attempt} {claim.request}"
+                self.client.hset(claim.key, claim.field, value)
 
     def _identify(self, path: str) -> bytes:
         return fingerprint(Request(urljoin(self.site.url, path)))
