@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-import redis
 from redis import Redis
 from support.both import PATIENCE
 from support.outages import admin, stalled
@@ -77,13 +76,18 @@ def test_a_user_who_may_not_wait_has_no_replicas(server: Server, client: Redis, 
         assert wait_on(server.url, kind, 1, LONG, username=USER, password="s") == 0
 
 
+@pytest.fixture(scope="module")
+def replicas(nodes: list[Server]) -> Iterator[list[Server]]:
+    with with_replicas(nodes) as replicas:
+        yield replicas
+
+
 def test_the_primary_with_the_fewest_counts(
-    cluster: redis.RedisCluster, nodes: list[Server], kind: str
+    nodes: list[Server], replicas: list[Server], kind: str
 ) -> None:
     url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
-    with with_replicas(nodes) as replicas:
-        assert wait_on(url, kind, 1, LONG) == 1
-        for replica in replicas:
-            with stalled(replica):
-                assert wait_on(url, kind, 1, SHORT) == 0
-        assert wait_on(url, kind, 1, LONG) == 1
+    assert wait_on(url, kind, 1, LONG) == 1
+    for replica in replicas:
+        with stalled(replica):
+            assert wait_on(url, kind, 1, SHORT) == 0
+    assert wait_on(url, kind, 1, LONG) == 1
