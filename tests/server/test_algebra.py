@@ -151,7 +151,7 @@ def test_what_does_not_go_together_is_an_error(
     assert sum(two.contains(items(3_000))) == 800
     other: Any
     for other in ("two", small(Redis(), "two")):
-        with pytest.raises(ConfigurationError, match="isn't a filter with the same client"):
+        with pytest.raises(ConfigurationError, match="isn't a filter of the same kind"):
             one.union(other, "made")
 
 

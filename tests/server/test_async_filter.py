@@ -56,7 +56,7 @@ def test_both_kinds_are_one_filter(run: Run, tmp_path: Path) -> None:
         assert await bloom.approx_intersection_len(copy) == pytest.approx(await copy.approx_len())
         for made in (await bloom.union(copy, "u"), await bloom.intersection(copy, "i")):
             assert await made.contains(["a", "c"]) == [True, False]
-        with pytest.raises(ConfigurationError, match="isn't a filter with the same client"):
+        with pytest.raises(ConfigurationError, match="isn't a filter of the same kind"):
             await bloom.union(other, "made")
         with pytest.raises(ConfigurationError, match="only a filter with `counting`"):
             await bloom.discard("a")
@@ -71,12 +71,19 @@ def test_both_kinds_are_one_filter(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_address_opens_it(server: Server, client: Redis) -> None:
-    async def scenario() -> None:
-        bloom = AsyncBloomFilter(server.url, "shop", capacity=100)
-        assert [await bloom.add("a"), await bloom.add("a")] == [True, False]
-        await bloom.client.aclose()
+    """And it closes its own client."""
 
-    asyncio.run(scenario())
+    def names() -> list[str]:
+        return [one["name"] for one in client.client_list()]
+
+    async def scenario() -> None:
+        async with AsyncBloomFilter(f"{server.url}?client_name=ours", "shop") as bloom:
+            assert [await bloom.add("a"), await bloom.add("a")] == [True, False]
+            assert "ours" in names()
+        while "ours" in names():
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
     assert "a" in BloomFilter(client, "shop")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from support.filters import KEY, URLS, add_to, at_round, fields, rings, small, with_windows
+from support.polling import until
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
@@ -36,6 +37,7 @@ def test_contains_takes_one_or_many_and_records_nothing(client: Redis) -> None:
     bloom.add("é")
     assert bloom.contains("é") is bloom.contains("é".encode()) is True
     assert bloom.contains(iter("éb")) == [True, False]
+    assert [bloom.put("c"), bloom.extend("cde"), bloom.hashes] == [True, 2, len(bloom.open().seeds)]
     assert bloom.contains([]) == []
     assert "\ud800" not in bloom
     assert [bloom.add(""), bloom.add(b"")] == [True, False]
@@ -54,17 +56,6 @@ def test_items_are_str_or_bytes(client: Redis, item: Any) -> None:
         with pytest.raises(ConfigurationError, match="Several items are expected"):
             several("https://example.com/")
     assert len(bloom) == 0
-
-
-def test_names_of_pyrebloom(client: Redis) -> None:
-    bloom = small(client, blocks=1, seeds=7, error_rate=1e-4, capacity=100)
-    assert bloom.put("a")
-    assert not bloom.put("a")
-    assert bloom.extend(["a", "b", "c"]) == 2
-    assert bloom.contains(["b", "d"]) == [True, False]
-    assert bloom.hashes == 7
-    assert bloom.bits == rings(client, 1)[0].layers[0].bits
-    assert len(bloom.keys()) == 2
 
 
 def test_a_large_batch_keeps_its_order_and_what_streams_takes_no_memory(client: Redis) -> None:
@@ -103,19 +94,22 @@ def test_a_filter_as_an_object(client: Redis) -> None:
 
 
 def test_a_filter_is_opened_by_an_address(client: Redis, server: Server) -> None:
-    bloom = BloomFilter(server.url, KEY, capacity=100)
-    assert bloom.add("a")
+    """It closes its own client, and filters of one address can be combined."""
+    url = f"{server.url}?client_name=mine"
+    with BloomFilter(url, KEY, capacity=100) as bloom:
+        assert bloom.add("a")
+        other = BloomFilter(url, "other", capacity=100, seeds=bloom.open().seeds)
+        assert other.add("b")
+        assert "a" in bloom.union(bloom.union(other, "both"), "all")
+        assert f"127.0.0.1:{server.port}" in repr(bloom)
+        assert is_connected(client, "mine")
+    other.close()
+    until(lambda: not is_connected(client, "mine"), "both filters have closed")
     assert "a" in small(client, capacity=100)
-    assert f"127.0.0.1:{server.port}" in repr(bloom)
-    bloom.client.close()
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_both_redis_protocols_work(client: Redis, server: Server, protocol: int) -> None:
-    with server.client(protocol=protocol) as other:
-        bloom = small(other)
-        assert bloom.add_many(["a", "a"]) == [True, False]
-        assert len(bloom) == 1
+def is_connected(client: Redis, name: str) -> bool:
+    return name in [one["name"] for one in client.client_list()]
 
 
 # -- options of a filter in use --
