@@ -19,11 +19,10 @@ demo: $(VENV)/demo ## crawl a small site month by month, on a server and a clock
 test: $(VENV)/dev ## run the tests (TESTS="tests/server -k rotation" runs some)
 	$(PYTEST) $(TESTS)
 test-all: $(VENV)/dev ## run all combinations and examples, and measure coverage (PROFILE=nightly for other examples)
-	KILL_STRIDE=4 $(PYTEST) -m "" --hypothesis-profile=$(or $(PROFILE),all) --cov --cov-report=term $(TESTS)
+	$(PYTEST) -m "" --hypothesis-profile=$(or $(PROFILE),all) --cov --cov-report=term $(TESTS)
 test-lowest: ## run what talks to servers and to Scrapy with the oldest supported versions (TESTS chooses others)
 	$(MAKE) test VENV=$(VENV)-lowest PINS='$(LOWEST)' TESTS='$(or $(TESTS),tests/server tests/crawl)'
 chaos: $(VENV)/dev ## crawls with kills, outages and failovers at random moments (20 minutes; CHAOS=options)
-	KILL_STRIDE=1 $(BIN)/python -m pytest tests/crawl/test_crawl_kills.py
 	cd tests && ../$(BIN)/python -m chaos $(CHAOS)
 simulate: $(VENV)/dev ## crawls by Scrapy's engine whose steps a seed chooses (SIMULATE=options)
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation $(SIMULATE)

@@ -324,17 +324,31 @@ def test_a_filter_that_is_deleted_in_mid_crawl_is_counted_and_logged(
     assert caplog.text.count("[bloom-lost-block]") == 1
 
 
-def test_a_server_that_may_evict_keys_is_warned_about(
-    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("policy", "window", "warns"),
+    [
+        ("noeviction", "2 days", False),
+        ("allkeys-lru", "never", True),
+        ("volatile-lru", "2 days", True),
+        ("volatile-lru", "never", False),
+    ],
+)
+def test_a_server_that_may_evict_the_filter_is_warned_about(
+    policy: str,
+    window: str,
+    warns: bool,
+    *,
+    make: Make,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    make()
-    assert "[bloom-eviction]" not in caplog.text
-    client.config_set("maxmemory-policy", "allkeys-lru")
+    client.config_set("maxmemory-policy", policy)
     try:
-        make()
+        make(BLOOM_RECRAWL_AFTER=window)
     finally:
         client.config_set("maxmemory-policy", "noeviction")
-    assert "may delete parts of the filter (allkeys-lru)" in caplog.text
+    assert ("[bloom-eviction]" in caplog.text) is warns
+    assert (f"may delete parts of the filter ({policy})" in caplog.text) is warns
 
 
 def test_a_spider_without_a_name_has_a_filter(make: Make) -> None:

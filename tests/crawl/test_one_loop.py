@@ -10,10 +10,9 @@ from support.odd_site import DENIED, PLAIN_SCRAPY, LabOf, page, tree
 from support.outages import killed, stalled
 from support.polling import until
 from support.servers import Server
-from support.workers import Worker, claimed, recorded
+from support.workers import Worker, claimed, keep, recorded
 
 from scrapy_bloom.crawl import writer
-from scrapy_bloom.crawl.writer import Op, OpKind
 
 PAGES = 30
 
@@ -83,7 +82,7 @@ def test_what_is_queued_when_the_loop_is_closed_is_written(own_server: Server) -
     async def crawl() -> Worker:
         worker = Worker(own_server.url, BLOOM_REMEMBER="crawled")
         assert not worker.sees(0)
-        worker.crawl._writer.put(Op(OpKind.KEEP, ("default", b"once:kept"), "nonce", "{}"))
+        keep(worker, 1)
         return worker
 
     worker = asyncio.run(crawl())

@@ -1,23 +1,35 @@
 """Each outage costs a crawl one time-out; what it has seen by then is written when it ends."""
 
-import asyncio
 import logging
+import os
 import re
-from collections.abc import Callable
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
+from scrapy import Request
 from support.loops import eventually, in_loop
-from support.outages import full, killed, replaced, stalled
+from support.odd_site import Lab, serve, tree
+from support.outages import full, kick, killed, replaced, stalled
+from support.polling import until
+from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import LASTING, Server
-from support.workers import Worker, marked, page
+from support.workers import TIMEOUT, Worker, claimed, confirm, marked, page, put, recorded
 
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.crawl import writer
+from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER, OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
+REMEMBER = pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 Cause = Callable[[Server], AbstractContextManager[object]]
 #: What happens to a server, BLOOM_REMEMBER, what the log says, and the server's options; without
 #: them, it loses its data.
@@ -56,6 +68,7 @@ async def test_trouble_of_the_server_costs_one_time_out_and_is_made_up_for(
                 assert worker.round_trips == round_trips, "no look-up reaches the server"
                 assert (worker.stat("unknown"), worker.stat("offline")) == (1, 8)
                 await eventually(lambda: re.search(says, caplog.text), f"{says} in {caplog.text}")
+                assert "correct BLOOM_REDIS_URL" not in caplog.text, "it was right before"
                 assert not worker.sees(10)
                 assert worker.sees(10), "although the server was looked for"
             await worker.found_again()
@@ -103,21 +116,139 @@ async def test_a_server_that_was_restarted_empty_knows_nothing(
         assert worker.sees(5), "it was written since"
 
 
+@REMEMBER
 @in_loop
-async def test_the_crawl_pauses_while_too_many_writes_wait(
-    lasting_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_bad_connection_hides_nothing_and_repeats_nothing(
+    remember: str, lasting_server: Server
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_WAITING", 20)
-    async with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
-        with killed(lasting_server):
-            assert not any(worker.sees(number) for number in range(19))
-            assert not worker.engine.calls
-            assert not any(worker.sees(number) for number in range(19, 40))
-            assert worker.engine.calls == ["pause"]
+    with Proxy(lasting_server.port) as proxy:
+        async with Worker(proxy.url, BLOOM_REMEMBER=remember) as worker:
+            proxy.fault = Fault(Kind.RESET_REPLY, probability=0.05)
+            count = 0
+
+            def is_bad_enough() -> bool:
+                nonlocal count
+                assert not worker.sees(count)
+                assert worker.sees(count // 2)
+                count += 1
+                return worker.stat("outages") >= 3
+
+            await eventually(is_bad_enough, "the connection is reset")
+            proxy.fault = PASS
+            await worker.found_again()
+            await eventually(lambda: not worker.ops)
+            assert all(worker.sees(number) for number in range(count))
+            assert marked(lasting_server, remember) == count
+
+
+@in_loop
+async def test_a_server_that_answers_just_in_time_holds_up_a_request_once(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All round trips of a lookup have one time-out: here each block's ring is read before."""
+    with Proxy(own_server.port) as proxy:
+        settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_TIMEOUT": 0.5}
+        async with Worker(proxy.url, **settings) as worker:
+            worker.server.bloom.session.views.clear()
+            proxy.fault = Fault(Kind.DELAY, seconds=0.4)
+            before, _ = worker.server.round_trips
+            assert not worker.sees(0)
+            after, _ = worker.server.round_trips
+            assert after - before <= 2
+            assert worker.stat("unknown") == 1
+            assert "didn't answer in time" in caplog.text
+            proxy.fault = PASS
+            await worker.found_again()
+
+
+@in_loop
+async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
+    hub = Request("https://example.com/", meta={"bloom_recrawl_after": "run"})
+    async with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
+        with killed(own_server):
+            assert not worker.dupefilter.request_seen(hub)
+            assert worker.dupefilter.request_seen(hub)
+            assert worker.stat("outages") == 0
+
+
+@in_loop
+async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    async with Worker(f"embedded:{tmp_path / 'data'}", BLOOM_TIMEOUT=3) as worker:
+        assert not worker.sees(0)
+        connection: Any = worker.server._connection
+        with redis.Redis(unix_socket_path=str(connection.server.socket_path)) as client:
+            os.kill(client.info("server")["process_id"], signal.SIGKILL)
+        assert not worker.sees(1)
         await worker.found_again()
-        await eventually(lambda: worker.engine.calls == ["pause", "unpause"])
-    assert marked(lasting_server, "scheduled") == 40
+        await eventually(lambda: not worker.ops)
+        assert all(worker.sees(number) for number in range(2))
+        assert worker.stat("outages") == 1
+
+
+# -- the spider is closed, or paused --
+
+
+@in_loop
+async def test_the_spider_is_closed_once_if_that_is_wanted(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_ON_REDIS_ERROR": "close"}
+    async with Worker(own_server.url, **settings) as worker:
+        with killed(own_server):
+            assert not worker.sees(0)
+            await eventually(lambda: worker.engine.calls)
+            assert not worker.sees(1), "requests go on until it is closed"
+            assert worker.sees(1)
+            await eventually(lambda: worker.crawl._writer._failures > 3)
+        await worker.found_again()
+        assert worker.engine.calls == [writer.CLOSED_WITHOUT_SERVER]
+        await eventually(lambda: not worker.ops)
+    assert marked(own_server, "scheduled") == 2
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "the spider closes unless the server is back soon. " in warnings[0].getMessage()
+
+
+@in_loop
+async def test_the_spider_is_not_closed_because_a_connection_was(own_server: Server) -> None:
+    """The crawl replaces an idle connection."""
+    # With "scheduled", the thread has nothing to do: it does not notice a restart.
+    settings = {"BLOOM_ON_REDIS_ERROR": "close", "BLOOM_REMEMBER": "scheduled"}
+    async with Worker(own_server.url, **settings) as worker:
+        with own_server.client() as client:
+            client.ping()
+            kick(client)
+        assert not worker.sees(0)
+        assert worker.sees(0)
+        with killed(own_server):
+            pass
+        assert not worker.sees(1)
+        assert worker.sees(1)
+        assert worker.stat("outages") == 0
+        assert worker.engine.calls == []
+
+
+@REMEMBER
+@in_loop
+async def test_the_crawl_waits_when_there_is_room_for_no_more(
+    remember: str,
+    own_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(writer, "MAX_WAITING", 5)
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+        for outages in (1, 2):
+            with killed(own_server):
+                assert not any(worker.sees(outages * 100 + number) for number in range(4))
+                assert worker.engine.calls == ["pause", "unpause"] * (outages - 1)
+                # Requests in flight at the pause are looked up, too.
+                assert not any(worker.sees(outages * 100 + number) for number in range(4, 9))
+                assert worker.engine.calls == ["pause", "unpause"] * (outages - 1) + ["pause"]
+            await worker.found_again()
+            await eventually(lambda: not worker.ops)
+            assert worker.engine.calls == ["pause", "unpause"] * outages
     assert caplog.text.count("[bloom-paused]") == 1
+    assert marked(own_server, remember) == 9, "those of the second outage"
 
 
 @in_loop
@@ -125,7 +256,7 @@ async def test_the_crawl_goes_on_after_too_many_writes_without_an_outage(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "MAX_WAITING", 20)
-    async with Worker(own_server.url, BLOOM_REMEMBER="crawled") as worker:
+    async with Worker(own_server.url) as worker:
         for number in range(30):
             worker.dupefilter.request_seen(page(number))
             worker.crawl._pages.keep(page(number))
@@ -134,16 +265,136 @@ async def test_the_crawl_goes_on_after_too_many_writes_without_an_outage(
         assert not worker.stat("outages")
 
 
+# -- a server that is out of memory: no claims are made, and those that are there end --
+
+
 @in_loop
-async def test_the_spider_is_closed_if_the_settings_say_so(
-    own_server: Server, caplog: pytest.LogCaptureFixture
+async def test_pages_that_end_are_noted_once_there_is_memory_again(own_server: Server) -> None:
+    async with Worker(own_server.url) as worker:
+        assert not any(worker.sees(number) for number in range(10))
+        with full(own_server):
+            assert not worker.sees(10)
+            confirm(worker, *range(5), 10)
+            put(worker, OpKind.RELEASE, *range(5, 8))
+            assert worker.stat("outages") == 1
+        await worker.found_again()
+    assert (recorded(own_server), claimed(own_server)) == (6, 2)
+
+
+@in_loop
+async def test_claims_end_on_a_full_server(own_server: Server) -> None:
+    """Else it would stay full."""
+    async with Worker(own_server.url) as worker:
+        assert not any(worker.sees(number) for number in range(10))
+        with full(own_server):
+            put(worker, OpKind.RELEASE, *range(9))
+            await worker.crawl._writer.flush()
+            assert worker.stat("outages") == 0
+            assert claimed(own_server) == 1
+
+
+# -- the crawl ends during an outage, or right after it --
+
+GAUGES = ["fill_ratio", "estimated_error_rate", "generations", "layers"]
+
+
+@pytest.mark.parametrize(
+    ("outage", "remember", "pages"),
+    [(killed, "scheduled", 3), (stalled, "crawled", 3), (stalled, "crawled", 0)],
+)
+@in_loop
+async def test_a_crawl_that_ends_without_the_server_ends_in_time_and_says_what_is_not_known(
+    outage: Cause, remember: str, pages: int, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_ON_REDIS_ERROR": "close"}
-    async with Worker(own_server.url, **settings) as worker:
+    caplog.set_level("INFO")
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+        assert not worker.sees(0)
+        with outage(own_server):
+            assert not any(worker.sees(number + 1) for number in range(pages))
+            begin = time.monotonic()
+            await worker.close()
+            assert time.monotonic() - begin < 60 * TIMEOUT
+        new = f"1 new, {pages} decided without the server" if pages else "1 new"
+        assert f"{new}, 0 seen, 0 failed in this process; what it holds is not known" in caplog.text
+        assert ("3 writes are lost" in caplog.text) is (pages > 0)
+        assert [worker.stats.get_value(f"bloom/{name}", 0) for name in GAUGES] == [None] * 4
+        assert not worker.sees(4)
+
+
+@REMEMBER
+@in_loop
+async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
+    remember: str,
+    own_server: Server,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Although the next attempt would be late."""
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker:
         with killed(own_server):
-            assert not worker.sees(0)
-            await eventually(lambda: worker.engine.calls == [writer.CLOSED_WITHOUT_SERVER])
-            await asyncio.sleep(10 * writer.LAST_RETRY)
-            assert len(worker.engine.calls) == 1, "once"
-    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "the spider closes unless the server is back soon. " in warnings[0].getMessage()
+            monkeypatch.setattr(writer, "FIRST_RETRY", 1_000)
+            assert not any(worker.sees(number) for number in range(3))
+    assert marked(own_server, remember) == 3
+    assert "writes are lost" not in caplog.text
+
+
+# -- crawls, each in a process of its own, whose server fails midway --
+
+PAGES = 100
+#: Requests that a crawl has in flight, at most.
+CONCURRENT_REQUESTS = 8
+#: Pages that a crawl gets before the outage, and during it.
+BEFORE, DURING = 25, 35
+
+
+@pytest.fixture
+def lab(lasting_server: Server, tmp_path: Path) -> Iterator[Lab]:
+    with serve(tree(PAGES)) as site, Lab(site, lasting_server.url, tmp_path) as lab:
+        yield lab
+
+
+def test_a_crawl_goes_on_without_the_server(lab: Lab, lasting_server: Server) -> None:
+    # On a busy machine, what is left to be written at the end takes longer than the usual time.
+    settings: dict[str, Any] = {"BLOOM_TIMEOUT": 30, "CONCURRENT_REQUESTS": CONCURRENT_REQUESTS}
+    with lab.midway(BEFORE, **settings) as crawl:
+        # What is not recorded by then may be crawled again.
+        until(lambda: len(lab.recorded()) >= BEFORE - CONCURRENT_REQUESTS, "pages are recorded")
+        with killed(lasting_server):
+            fetched = lab.site.hits().total()
+            lab.site.hold_after(DURING)
+            until(lambda: lab.site.hits().total() >= fetched + DURING, "it continues")
+        # While it reconnects, pages that were crawled may be fetched again.
+        until(lambda: "reconnected to" in crawl.log, "the server is found again")
+        lab.site.release()
+        stats = crawl.wait()
+    assert "ERROR" not in crawl.log
+    assert stats["finish_reason"] == "finished"
+    assert stats["bloom/outages"] == 1
+    assert stats["bloom/offline"] > 0
+    assert not lab.missing()
+    # A server that was restarted may have lost the claims on links of pages under way: they are
+    # crawled again.
+    lab.crawl(**settings)
+    again = lab.site.hits() - Counter([*lab.site.pages, "/"])
+    assert again.total() <= 2 * CONCURRENT_REQUESTS
+    assert lab.crawl(**settings).hits == {"/": 1}, "all is recorded"
+
+
+def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_crawled(
+    lab: Lab, lasting_server: Server
+) -> None:
+    with lab.midway(BEFORE, BLOOM_ON_REDIS_ERROR="close") as crawl:
+        until(lab.recorded, "a page is recorded")
+        with killed(lasting_server):
+            lab.site.hold_after(1)
+            until(lambda: f"({CLOSED_WITHOUT_SERVER})" in crawl.log, "it closes")
+            lab.site.release()
+            stats = crawl.wait()
+    assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
+    assert stats["bloom/fill_ratio"] is None, "it is not known"
+    assert lab.missing()
+    recorded = lab.recorded()
+    assert recorded
+    assert recorded <= lab.site.hits().keys()
+    lab.crawl()
+    assert not lab.missing(), "and the next crawl goes on"

@@ -16,11 +16,9 @@ from support.outages import stalled
 from support.polling import until
 from support.replicas import take_over, with_replica, with_replicas
 from support.servers import Server
-from support.workers import Worker, claimed, recorded
-from support.workers import page as request
+from support.workers import Worker, claimed, confirm, recorded
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.crawl.writer import Op, OpKind
 
 CHILDREN = [f"/child-{number}" for number in range(30)]
 PAGES = {"/": page("/parent"), "/parent": page(*CHILDREN), **dict.fromkeys(CHILDREN, page())}
@@ -101,10 +99,8 @@ def waiting(server: Server, **settings: object) -> Worker:
 
 def crawl(worker: Worker, *numbers: int) -> None:
     """Claim pages and queue that they are crawled."""
-    for number in numbers:
-        assert not worker.sees(number)
-        key = worker.crawl._context.identity.key(request(number))
-        worker.crawl._writer.put(Op(OpKind.CONFIRM, key))
+    assert not any(worker.sees(number) for number in numbers)
+    confirm(worker, *numbers)
 
 
 @in_loop

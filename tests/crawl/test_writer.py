@@ -8,32 +8,19 @@ import pytest
 from support.loops import eventually, in_loop
 from support.outages import stalled
 from support.servers import Server
-from support.workers import Worker, claimed, marked, page, recorded
+from support.workers import Worker, claimed, confirm, keep, marked, put, recorded
 
 from scrapy_bloom.crawl import writer
-from scrapy_bloom.crawl.writer import Op, OpKind
+from scrapy_bloom.crawl.writer import OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
-
-
-def keep(worker: Worker, number: int) -> None:
-    """Queue the claim of a request that is not looked up."""
-    key = "default", b"once:%d" % number
-    worker.crawl._writer.put(Op(OpKind.KEEP, key, "nonce", "{}"))
-
-
-def confirm(worker: Worker, number: int) -> None:
-    """Queue that a page was crawled, which has a claim."""
-    key = worker.crawl._context.identity.key(page(number))
-    worker.crawl._writer.put(Op(OpKind.CONFIRM, key))
 
 
 @in_loop
 async def test_what_a_cancelled_task_leaves_is_written_at_the_end(own_server: Server) -> None:
     async with Worker(own_server.url) as worker:
         assert not any(worker.sees(number) for number in range(3))
-        confirm(worker, 0)
-        confirm(worker, 1)
+        confirm(worker, 0, 1)
         for task in asyncio.all_tasks():
             if "scrapy_bloom" in task.get_coro().cr_code.co_filename:
                 task.cancel()
@@ -54,9 +41,8 @@ async def test_what_is_queued_is_written_at_the_end_however_much_it_is(own_serve
 async def test_ops_of_one_url_keep_their_order(own_server: Server) -> None:
     """Claimed, released, claimed again and recorded: it is remembered, and nothing is pending."""
     async with Worker(own_server.url) as worker:
-        key = worker.crawl._context.identity.key(page(0))
         for kind in (OpKind.CLAIM, OpKind.RELEASE, OpKind.CLAIM, OpKind.CONFIRM, OpKind.RELEASE):
-            worker.crawl._writer.put(Op(kind, key, "nonce", "{}"))
+            put(worker, kind, 0)
         keep(worker, 1)
     assert (recorded(own_server), claimed(own_server)) == (1, 1)
 

@@ -1,12 +1,14 @@
 """An open dupefilter without a crawl: it is asked about pages, also while its server is down."""
 
 import time
+from collections.abc import Iterable
 from typing import Any, Self
 
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom.crawl.writer import Op, OpKind
 from support.loops import eventually
 from support.servers import Server
 
@@ -109,6 +111,37 @@ class Worker:
 
 def page(number: int) -> Request:
     return Request(f"https://example.com/{number}")
+
+
+def put(worker: Worker, kind: OpKind, *numbers: int) -> None:
+    """Queue an op for each of some pages."""
+    for number in numbers:
+        key = worker.crawl._context.identity.key(page(number))
+        worker.crawl._writer.put(Op(kind, key, "nonce", "{}"))
+
+
+def confirm(worker: Worker, *numbers: int) -> None:
+    """Queue that pages were crawled, which have claims."""
+    put(worker, OpKind.CONFIRM, *numbers)
+
+
+def keep(worker: Worker, number: int) -> None:
+    """Queue the claim of a request that is not looked up."""
+    key = "default", b"once:%d" % number
+    worker.crawl._writer.put(Op(OpKind.KEEP, key, "nonce", "{}"))
+
+
+async def look_up(worker: Worker, numbers: Iterable[int]) -> set[int]:
+    """Look pages up as the links of a page; return those that are seen."""
+    duplicates = worker.crawl._duplicates
+    requests = {number: page(number) for number in numbers}
+    lookups = {number: duplicates.prepare(one) for number, one in requests.items()}
+    await duplicates.look_up([one for one in lookups.values() if one and one.verdict is None])
+    return {
+        number
+        for number, lookup in lookups.items()
+        if (lookup and lookup.is_duplicate) or worker.dupefilter.request_seen(requests[number])
+    }
 
 
 def recorded(server: Server, spider: str = "shop") -> int:

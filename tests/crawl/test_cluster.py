@@ -1,13 +1,15 @@
-"""A node of a cluster fails: the crawl continues without the cluster, until it's whole again."""
+"""Workers on a cluster find the same links, while slots move or a node fails."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from support.lockstep import look_up, worker_on
 from support.loops import eventually, in_loop
 from support.outages import killed, stalled
 from support.servers import LASTING, Server, start_cluster, wait_for_cluster
+from support.slots import SlotMove
+from support.workers import Worker, look_up
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 #: A busy machine is no node that has failed.
@@ -15,6 +17,32 @@ TIMEOUT = 3.0
 #: Numbers of pages.
 FIRST, SECOND, THIRD, FOURTH = range(100), range(100, 300), range(300, 500), range(500, 700)
 PROBE = range(700, 800)
+
+
+def worker_on(port: int, **settings: object) -> Worker:
+    return Worker(f"redis+cluster://127.0.0.1:{port}", BLOOM_TIMEOUT=TIMEOUT, **settings)
+
+
+@pytest.mark.usefixtures("cluster")
+@in_loop
+async def test_slots_that_move_cost_nothing(nodes: list[Server]) -> None:
+    """Each link is new to one of two workers, which find it at the same time."""
+    settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_BLOCKS": 16}
+    async with (
+        worker_on(nodes[0].port, **settings) as one,
+        worker_on(nodes[0].port, **settings) as two,
+    ):
+        for block in range(16):
+            move = SlotMove(nodes, f"{{shop:bloom:{block}}}")
+            moving = asyncio.create_task(asyncio.to_thread(move.finish))
+            number = 1_000 * block
+            while not moving.done():
+                links = {*range(number, number + 64)}
+                seen, too = await asyncio.gather(look_up(one, links), look_up(two, links))
+                assert (seen | too, seen & too) == (links, set())
+                number += 64
+            await moving
+        assert one.stat("outages") == two.stat("outages") == 0
 
 
 @pytest.fixture
@@ -34,10 +62,9 @@ async def test_nothing_is_hidden_and_what_was_missed_is_written_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     nodes = lasting_nodes
-    settings = {"BLOOM_TIMEOUT": TIMEOUT, "BLOOM_REMEMBER": remember}
     async with (
-        worker_on(nodes[0].port, **settings) as one,
-        worker_on(nodes[0].port, **settings) as two,
+        worker_on(nodes[0].port, BLOOM_REMEMBER=remember) as one,
+        worker_on(nodes[0].port, BLOOM_REMEMBER=remember) as two,
     ):
         assert not await look_up(one, FIRST)
         assert await look_up(two, FIRST) == {*FIRST}
