@@ -96,6 +96,8 @@ def test_addresses_of_several_nodes(
         (f"redis://u:{SECRET}/?@{SECRET}", "@ as %40"),
         (f"redis://:{SECRET}@[::1", "can't be read"),
         (f"redis://:{SECRET}℀@h", "can't be read"),
+        (f"//:{SECRET}[@h", "can't be read"),
+        (f"u:{SECRET}@h://i", "unknown scheme"),
         (f"unix://run/s?password={SECRET}", "Write unix:///path/to/socket"),
         (f"unix+cluster://:{SECRET}@h", "unknown scheme"),
         (f"redis+cluster://:{SECRET}@h/1", "clusters have only database 0"),

@@ -168,4 +168,6 @@ def _check_file(name: str, path: object) -> None:
 
 def _wrong(url: str, problem: str) -> ConfigurationError:
     """Return an error that shows of an address no more than its scheme."""
-    return ConfigurationError(f"The server's address {url.partition('://')[0]}://... {problem}")
+    scheme = re.match(r"[\w+.-]*://", url)
+    shown = f" {scheme[0]}..." if scheme else ""
+    return ConfigurationError(f"The server's address{shown} {problem}")
