@@ -1,15 +1,12 @@
 """``python -m tools.reference``: write the pages of docs/reference that come from the code."""
 
-from tools.reference.pages import DIRECTORY, PAGES
+from pathlib import Path
 
+from tools.reference import commands, settings
 
-def main() -> None:
-    """Write all pages."""
-    for name, page in PAGES.items():
-        path = DIRECTORY / f"{name}.md"
-        path.write_text(page(), "utf-8")
-        print(path.relative_to(DIRECTORY.parents[1]))
-
+DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
 if __name__ == "__main__":
-    main()
+    for module in (commands, settings):
+        name = f"{module.__name__.rpartition('.')[2]}.md"
+        (DIRECTORY / name).write_text(module.page(), "utf-8")
