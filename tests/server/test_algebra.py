@@ -1,13 +1,12 @@
 """Filters as sets, on real servers: estimates, and filters that are made of others."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis import Redis
 from support.clock import MovedServer
-from support.filters import add_to, rings, small, with_windows
+from support.filters import rings, small
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError, StorageError
 
@@ -91,17 +90,6 @@ def test_a_block_that_only_one_has_used_is_in_the_union(client: Redis) -> None:
     assert one.intersection(two, "none").contains(["a", "b", "c"]) == [False] * 3
 
 
-def test_a_copy_has_all_windows(client: Redis) -> None:
-    one = with_windows(client, "one", week="1 week")
-    add_to(one, "week", "a")
-    one.add("b")
-    made = one.copy("two")
-    assert made.contains(["a", "b"]) == [False, True]
-    assert add_to(made, "week", "a", "b") == [False, True]
-    assert made.open() == replace(one.open(), id=made.open().id)
-    assert made.open().id != one.open().id
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -132,14 +120,13 @@ def test_filters_that_differ_say_in_what(client: Redis, options: dict[str, Any],
 @pytest.mark.parametrize(
     "options", [{"counting": True}, {"ring": "write-all", "window": "2 days"}], ids=str
 )
-def test_what_cannot_be_combined_can_be_copied(client: Redis, options: dict[str, Any]) -> None:
+def test_what_cannot_be_combined_says_so(client: Redis, options: dict[str, Any]) -> None:
     one, two = make(client, "one", **options), make(client, "two", **options)
     one.extend(items(100))
     two.extend(items(100))
     for call in (lambda: one.union(two, "made"), lambda: one.approx_intersection_len(two)):
         with pytest.raises(FilterMismatchError, match="can be copied, but not combined"):
             call()
-    assert one.copy("copy").contains(items(200)) == [True] * 100 + [False] * 100
 
 
 def test_what_does_not_go_together_is_an_error(

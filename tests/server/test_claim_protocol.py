@@ -8,7 +8,6 @@ from support.filters import small
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import RestartedError
-from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.claims import (
     AGAIN,
     FAILED,
@@ -117,9 +116,6 @@ def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
     assert claim.length == len(request)
     spider.claim(B, request="")  # ends with its worker, because it isn't stored
     assert (spider.stored()[B.hex()].owner, spider.stored()[B.hex()].length) == ("worker", 0)
-    long = b"x" * 100
-    spider.claim(long)
-    assert field_of(long) in spider.stored()
 
 
 def test_keeping_claims_what_is_remembered_too_and_a_second_time_changes_nothing(

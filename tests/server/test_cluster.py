@@ -30,13 +30,6 @@ def test_it_grows_counts_and_is_cleared(cluster: redis.RedisCluster) -> None:
     assert not [*cluster.scan_iter("*")]
 
 
-def test_its_blocks_are_on_all_nodes(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
-    BloomFilter(cluster, "shop", blocks=16).add_many(URLS)
-    for node in nodes:
-        with node.client() as client:
-            assert client.keys("{shop:*}:ring")
-
-
 def test_any_node_that_answers_is_enough(
     cluster: redis.RedisCluster, nodes: list[Server], server: Server
 ) -> None:
@@ -58,13 +51,16 @@ def test_one_node_of_a_cluster_is_no_server_of_its_own(
             bloom.add_many(URLS)
 
 
-def test_its_name_is_given_to_all_nodes(cluster: redis.RedisCluster, nodes: list[Server]) -> None:
+def test_its_blocks_are_on_all_nodes_and_its_name_is_given_to_them(
+    cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
     url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
     with closing(connect(f"{url}?client_name=mine")) as connection:
         assert connection.label == url
         BloomFilter(connection.client, "k", blocks=16).add_many(URLS)
         for node in nodes:
             with node.client() as client:
+                assert client.keys("{k:*}:ring")
                 assert "mine" in [one["name"] for one in client.client_list()]
 
 
@@ -84,6 +80,13 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TLSServer]:
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
         until(lambda: client.cluster("INFO")["cluster_state"] == "ok", "the cluster is up")
         yield node
+
+
+def test_a_cluster_of_one_node_may_be_used_as_one_server(secure: TLSServer) -> None:
+    """As ElastiCache Serverless shows itself, and MemoryDB with one shard."""
+    use(secure.server.url)
+    with refused("has no database of that number"):
+        use(f"redis://127.0.0.1:{secure.server.port}/1")
 
 
 def url_of(node: TLSServer, **options: object) -> str:

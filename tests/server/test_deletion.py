@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import redis
 from redis import Redis
 from support.filters import URLS, add_to, at_round, small, with_windows
 
@@ -47,15 +46,6 @@ def test_a_filter_that_has_grown_and_is_used_goes_and_is_created_again(client: R
     assert user.open().seeds == before.seeds, "who has it open keeps its seeds"
     bloom.delete()
     assert small(client).open().seeds != before.seeds
-
-
-def test_bitmaps_on_every_node_go(cluster: redis.RedisCluster) -> None:
-    small(cluster, "other").extend(URLS)
-    before = stored(cluster)
-    bloom = small(cluster)
-    bloom.extend(URLS)
-    bloom.delete()
-    assert stored(cluster) == before
 
 
 @pytest.mark.parametrize("is_used", [False, True])

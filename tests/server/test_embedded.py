@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -233,33 +232,6 @@ def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
 
     use(f"embedded:{data_dir}", steps)
     assert embedded.is_free(data_dir / "server.lock")
-
-
-def test_it_is_restarted_when_its_directory_was_deleted(data_dir: Path) -> None:
-    with closing(connect(f"embedded:{data_dir}")) as connection:
-        kill(connection.server)
-        shutil.rmtree(data_dir)
-        second = EmbeddedServer.attach(data_dir)
-        connection.server.restart()
-        assert connection.client.info("server")["process_id"] == (pid := pid_of(second))
-        second.detach()
-        assert alive(pid)
-    assert gone(pid)
-
-
-@pytest.mark.parametrize("content", ["socket", "file"])
-def test_a_stale_socket_does_not_matter(data_dir: Path, content: str) -> None:
-    data_dir.mkdir(mode=0o700)
-    path = embedded._socket_path(data_dir)
-    if content == "file":
-        path.write_text("x")
-    else:
-        with socket.socket(socket.AF_UNIX) as stale:
-            stale.bind(str(path))
-    server = EmbeddedServer.attach(data_dir)
-    assert server.socket_path == path
-    assert alive(pid_of(server))
-    server.detach()
 
 
 def test_a_server_that_exits_is_reported_with_its_log(data_dir: Path) -> None:

@@ -37,7 +37,8 @@ def test_contains_takes_one_or_many_and_records_nothing(client: Redis) -> None:
     bloom.add("é")
     assert bloom.contains("é") is bloom.contains("é".encode()) is True
     assert bloom.contains(iter("éb")) == [True, False]
-    assert [bloom.put("c"), bloom.extend("cde"), bloom.hashes] == [True, 2, len(bloom.open().seeds)]
+    assert (bloom.put("c"), bloom.extend(["c", "d", "e"])) == (True, 2)
+    assert bloom.hashes == len(bloom.open().seeds)
     assert bloom.contains([]) == []
     assert "\ud800" not in bloom
     assert [bloom.add(""), bloom.add(b"")] == [True, False]

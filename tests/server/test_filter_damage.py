@@ -16,38 +16,24 @@ pytestmark = pytest.mark.each_server
 RING = "{shop:bloom:%d}:ring"
 
 
-def told(client: Redis) -> tuple[BloomFilter, list[str]]:
-    """Return a filter, and a list of what it says."""
-    notes: list[str] = []
-    return small(client, notify=lambda what, *_: notes.append(what)), notes
-
-
 # -- lost keys --
 
 
-def test_a_lost_bitmap_is_made_again_and_said_once(client: Redis) -> None:
-    bloom, notes = told(client)
-    bloom.add_many(URLS)
-    before = len(bloom)
-    client.delete("{shop:bloom:3}:default:0-0.0")
-    lost = bloom.add_many(URLS).count(True)
-    assert 20 < lost < 200
-    assert bloom.add_many(URLS) == [False] * 1000
-    assert (notes.count("lost"), len(bloom)) == (1, before)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "not counted"])
-def test_a_damaged_bitmap_is_made_again(client: Redis, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["deleted", "truncated", "not counted"])
+def test_a_lost_bitmap_is_made_again_and_said_once(client: Redis, damage: str) -> None:
     """Without its count it could be filled beyond its capacity."""
-    bloom, notes = told(client)
+    notes, key = list[str](), "{shop:bloom:3}:default:0-0.0"
+    bloom = small(client, notify=lambda what, *_: notes.append(what))
     bloom.add_many(URLS)
-    if damage == "truncated":
-        client.set("{shop:bloom:3}:default:0-0.0", b"\xff")
+    if damage == "deleted":
+        client.delete(key)
+    elif damage == "truncated":
+        client.set(key, b"\xff")
     else:
         client.hdel(RING % 3, "n:default:0-0.0")
     assert 20 < bloom.add_many(URLS).count(True) < 200
     assert bloom.add_many(URLS) == [False] * 1000
-    assert notes.count("lost") == 1
+    assert (notes.count("lost"), len(bloom)) == (1, 1000)
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -104,14 +90,11 @@ def test_a_key_of_another_type_is_an_error_and_stays(client: Redis, key: str) ->
     assert client.lrange(key, 0, -1) == [b"x"]
 
 
+#: All others: unit/test_ring.py and unit/test_spec.py.
 DAMAGES: dict[str, tuple[str, str]] = {
     "spec": ("spec", "{}"),
     "text": ("spec", "\xff"),
-    "version": ("spec", '{"format": 99}'),
-    "name": ("default:x", "8 1 0 1"),
     "size": ("default:0-0.0", "99999999999 1 0 1"),
-    "zero": ("default:0-0.0", "0 1 0 1"),
-    "time": ("default:0-999999999999.0", "8 1 0 1"),
     "count": ("n:default:0-0.0", "many"),
 }
 

@@ -4,9 +4,11 @@ import pytest
 from scipy import stats
 
 from scrapy_bloom.bloom.model.hashing import (
+    MAX_FIELD_BYTES,
     MAX_SEED,
     Hasher,
     draw_seeds,
+    field_of,
     offsets,
     to_bytes,
 )
@@ -62,6 +64,12 @@ def test_drawn_seeds_are_distinct_and_differ_each_time() -> None:
 def test_other_items_are_type_errors(item: object) -> None:
     with pytest.raises(TypeError, match=f"not {type(item).__name__}"):
         to_bytes(item)  # type: ignore[arg-type]
+
+
+def test_fields_of_claims_are_short_and_differ_as_fingerprints_do() -> None:
+    items = [b"x" * size + end for size in (0, 20, 31, 32, 33, 500) for end in (b"y", b"z")]
+    assert len({field_of(item) for item in items}) == len(items)
+    assert max(len(field_of(item)) for item in items) <= 2 * MAX_FIELD_BYTES
 
 
 def chi_square(values: list[int], cells: int) -> float:
