@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -14,9 +13,19 @@ from unittest.mock import Mock
 import pytest
 from redis import Redis, RedisCluster
 from scrapy import Request, Spider
-from support.cli import KEY, SECRET, URLS, Call, Own, Shop, claim, fingerprints, in_shell, unchanged
-from support.crawling import run
-from support.polling import PATIENCE
+from support.cli import (
+    KEY,
+    SECRET,
+    URLS,
+    Call,
+    Done,
+    Own,
+    Shop,
+    claim,
+    fingerprints,
+    give,
+    unchanged,
+)
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
@@ -143,24 +152,22 @@ def test_an_interruption_is_told(shop: Call, monkeypatch: pytest.MonkeyPatch) ->
 # -- which filter --
 
 
-def test_outside_of_a_project_the_key_names_the_filter(
-    client: Redis, server: Server, tmp_path: Path
-) -> None:
+def test_outside_of_a_project_the_key_names_the_filter(shop: Call, client: Redis) -> None:
     """And windows and spiders are those of the last crawl."""
     bloom = BloomFilter(client, "special", window="5 months")
     claim(bloom, URLS[:2])
     bloom.extend(fingerprints(URLS[2:4]))
-    where = f"--key special -s BLOOM_REDIS_URL={server.url} --json"
-    info = in_shell(f"BLOOM info {where}", tmp_path).json
+
+    def outside(*arguments: str) -> Done:
+        return shop(*arguments, "--key", "special", "--json", spiders=(), SPIDER_MODULES=[])
+
+    info = outside("info").json
     assert info["rows"][0]["forgotten"] not in ("", "never")
     assert info["filters"][0]["pending"] == 2
-    pending = in_shell(f"BLOOM pending {where}", tmp_path).json["rows"]
-    assert {row["url"] for row in pending} == {*URLS[:2]}
-    (row,) = in_shell(f"BLOOM check {URLS[2]} {where}", tmp_path).json["rows"]
+    assert {row["url"] for row in outside("pending").json["rows"]} == {*URLS[:2]}
+    (row,) = outside("check", URLS[2]).json["rows"]
     assert (row["state"], row["until"]) == ("remembered", info["rows"][0]["forgotten"])
-    done = in_shell(f"BLOOM recrawl {URLS[2]} {where}", tmp_path)
-    done.refused("recrawl needs the spider's code. Run it in your Scrapy project")
-    assert list(tmp_path.iterdir()) == []
+    outside("recrawl", URLS[2]).refused("recrawl needs the spider's code. Run it in your Scrapy")
 
 
 def test_several_spiders(call: Call, client: Redis, server: Server) -> None:
@@ -184,13 +191,21 @@ def test_a_filter_on_a_cluster(call: Call, cluster: RedisCluster, nodes: list[Se
     bloom = BloomFilter(cluster, KEY, blocks=8)
     bloom.extend(fingerprints(URLS[:10]))
     claim(bloom, URLS[10:15])
+    BloomFilter(cluster, "other").open()
+    cluster.sadd("set", "aa" * 20)
     url = f"redis+cluster://127.0.0.1:{nodes[1].port}"
     project = {"spiders": (Shop,), "BLOOM_REDIS_URL": url}
+
+    def found(*arguments: str, **settings: Any) -> Any:
+        return call(*arguments, "--json", **project, **settings).json
+
     assert call("check", *URLS[:10], **project).code == 0
-    assert call("pending", "--json", **project).json["pending"] == 5
-    assert call("recrawl", *URLS[:10], "--json", **project).json["ready"] == 10
-    assert call("clear", "--yes", "--json", **project).json["forgotten"] == 10
-    assert call("info", "--json", **project).json["rows"][0]["urls"] == 0
+    assert [one["filter"] for one in found("info", "--all")["filters"]] == ["other", KEY]
+    assert found("pending")["pending"] == 5
+    assert found("recrawl", *URLS[:10])["ready"] == 10
+    assert found("clear", "--yes")["forgotten"] == 10
+    assert found("migrate", "--from-set", "set", **SCRAPY_REDIS)["new"] == 1
+    assert found("info")["rows"][0]["urls"] == 1
 
 
 # -- output --
@@ -201,50 +216,33 @@ def test_a_reader_that_ends_early_is_no_error(
 ) -> None:
     claim(BloomFilter(client, KEY), [f"https://example.com/{place}" for place in range(3_000)])
     where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
-    done = in_shell(f"BLOOM pending --limit 0 {where} | head -n 1", tmp_path)
-    assert done.out.split() == ["state", "since", "attempts", "url"]
-    assert (done.code, done.err) == (0, "")
+    command = f"set -o pipefail; {sys.executable} -m scrapy bloom pending --limit 0 {where}"
+    shell = ["bash", "-c", f"{command} | head -n 1"]
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (["state", "since", "attempts", "url"], "")
 
 
-def test_logs_and_rich_are_not_needed(shop: Call, bloom: BloomFilter) -> None:
-    addons = {"ADDONS": {"scrapy_bloom.Addon": 500}, "LOG_STDOUT": True}
-    assert shop("info", **addons).err == ""
-    done = run("-c", "import sys; sys.modules['rich'] = None; import scrapy_bloom.cli.command")
-    assert (done.returncode, done.stderr) == (0, "")
+def at_terminal(monkeypatch: pytest.MonkeyPatch, answer: str = "") -> None:
+    """Take the standard streams for a terminal of 60 columns, at which somebody answers."""
+    give(monkeypatch, answer.encode())
+    monkeypatch.setenv("COLUMNS", "60")
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
 
 
-def on_terminal(command: list[str], columns: int, answer: str = "") -> str:
-    """Run a command at a terminal of so many columns; return what it shows."""
-    main, side = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
-    with subprocess.Popen(
-        command, stdin=side, stdout=side, stderr=side, env=environment
-    ) as process:
-        os.write(main, answer.encode())
-        assert process.wait(PATIENCE) in (0, 1)
-    os.close(side)
-    with os.fdopen(main, "rb", buffering=0) as file:
-        shown = b""
-        while True:
-            try:
-                shown += file.read(65_536)
-            except OSError:  # all is read
-                return re.sub("\x1b\\[[0-9;]*m|\r", "", shown.decode())
-
-
-def test_at_a_terminal_tables_fit_and_clear_asks(client: Redis, server: Server) -> None:
-    bloom = BloomFilter(client, KEY)
+def test_at_a_terminal_tables_fit_and_clear_asks(
+    shop: Call, bloom: BloomFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"https://example.com/{'long/' * 20}"
     bloom.add(fingerprints([url])[0])
-    scrapy = [sys.executable, "-m", "scrapy", "bloom"]
-    where = ["--key", KEY, "-s", f"BLOOM_REDIS_URL={server.url}"]
-    shown = on_terminal([*scrapy, "check", url, *where], 60)
+    at_terminal(monkeypatch)
+    shown = re.sub("\x1b\\[[0-9;]*m", "", shop("check", url).out)
     table = shown.split(KEY)[0].splitlines()
     assert max(map(len, table)) <= 60
     assert len(table) > 3, "the URL is folded"
     for answer, left in (("n\n", 1), ("\n", 1), ("y\n", 0)):
-        shown = on_terminal([*scrapy, "clear", *where], 200, answer)
-        assert f"Forget 1 URL of {KEY} on redis://127.0.0.1:{server.port}/0? [y/N]" in shown
+        at_terminal(monkeypatch, answer)
+        assert f"Forget 1 URL of {KEY} on unix://" in shop("clear").out
         assert bloom.info().count == left
 
 

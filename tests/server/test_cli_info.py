@@ -3,11 +3,10 @@
 from datetime import UTC, datetime
 
 import pytest
-from redis import Redis, RedisCluster
+from redis import Redis
 from support.cli import KEY, URLS, Call, claim, fail, fingerprints, give, unchanged
 from support.clock import MovedServer
 from support.polling import PATIENCE
-from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
@@ -74,18 +73,6 @@ def test_all_filters_of_the_server(shop: Call, bloom: BloomFilter, client: Redis
     assert "'{broken:0}:ring' can't be used" in done.err
     heading, *_ = shop("info", "--all").out.splitlines()
     assert heading.split()[0] == "filter"
-
-
-def test_filters_of_a_cluster(call: Call, cluster: RedisCluster, nodes: list[Server]) -> None:
-    for key in "abcdef":
-        BloomFilter(cluster, key, blocks=2).open()
-    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
-    done = call("info", "--all", "--json", BLOOM_REDIS_URL=url)
-    assert [one["filter"] for one in done.json["filters"]] == [*"abcdef"]
-
-
-def test_an_empty_server_has_no_filters(shop: Call, client: Redis) -> None:
-    shop("info", "--all").refused("there is no filter on unix://", code=1)
 
 
 def test_the_error_rate_is_measured(

@@ -7,12 +7,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from redis import Redis, RedisCluster
+from redis import Redis
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy_redis.dupefilter import RFPDupeFilter as ScrapyRedisFilter
-from support.cli import KEY, URLS, Call, fingerprints, give, in_shell
-from support.servers import Server
+from support.cli import KEY, URLS, Call, fingerprints, give
+from support.filters import assert_expiries
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.cli import output
@@ -57,12 +57,6 @@ def test_what_scrapy_redis_has_seen(shop: Call, client: Redis) -> None:
     assert ", 0 of them new, 3 skipped\n" in done.out
     (row,) = shop("info", "--json", **settings).json["rows"]
     assert (row["urls"], row["forgotten"] != "never") == (len(ANY), True)
-
-
-def test_a_set_on_a_cluster(cluster: RedisCluster) -> None:
-    fill(cluster, URLS)
-    bloom = BloomFilter(cluster, KEY)
-    assert migrate(bloom, from_set(cluster, SET)).new == len(URLS)
 
 
 def test_a_key_that_is_no_set(shop: Call, client: Redis) -> None:
@@ -139,16 +133,15 @@ def test_urls_have_the_windows_of_their_rules(
 
 
 def test_outside_of_a_project_a_filter_keeps_its_windows(
-    client: Redis, server: Server, tmp_path: Path
+    shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bloom = BloomFilter(client, KEY, window="2 months")
     bloom.run(bloom.session.enter("shop"))
-    where = f"--key {KEY} -s BLOOM_REDIS_URL={server.url}"
-    done = in_shell(f"echo {URLS[0]} | BLOOM migrate --from-urls - {where}", tmp_path)
-    assert done.code == 0, done.err
-    bitmaps = [key for key in client.keys("*:default:*") if client.type(key) == b"string"]
-    assert bitmaps
-    assert all(client.ttl(key) > 0 for key in bitmaps)
+    give(monkeypatch, URLS[0].encode())
+    outside: dict[str, Any] = {"spiders": (), "SPIDER_MODULES": []}
+    assert shop("migrate", "--from-urls", "-", "--key", KEY, **outside).code == 0
+    assert_expiries(client)
+    assert bloom.info().count == 1
 
 
 def interfere(monkeypatch: pytest.MonkeyPatch, happen: Callable[[BloomFilter], object]) -> None:

@@ -2,13 +2,10 @@
 
 import io
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -20,7 +17,6 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
-from support.polling import PATIENCE
 from support.servers import contents
 
 KEY = "shop:bloom"
@@ -125,19 +121,3 @@ def claims(client: redis.Redis) -> dict[str, tuple[str, str, int, int, dict[str,
             stored = json.loads(request)
             found[stored["url"]] = owner, nonce, int(time), int(attempts), stored
     return found
-
-
-def in_shell(command: str, directory: Path, **env: str) -> Done:
-    """Run a shell command where there is no project; ``BLOOM`` stands for the command."""
-    scrapy = f"{sys.executable} -m scrapy bloom"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SCRAPY_")}
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command.replace('BLOOM ', f'{scrapy} ')}"],
-        cwd=directory,
-        env={**environment, **env},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
