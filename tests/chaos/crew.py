@@ -104,3 +104,11 @@ class Crew:
 
     def _log(self, number: int) -> Path:
         return self._directory / f"worker-{number}.log"
+
+
+def retry_failed(settings: Mapping[str, object], directory: Path) -> None:
+    """Let the next run crawl the pages that failed."""
+    found = {**settings, "SPIDER_MODULES": "chaos.spider"}
+    arguments = ["bloom", "recrawl", "--failed", "--spider", "chaos", *options_of(found)]
+    nursery = shared_nursery()
+    nursery.wait(nursery.start(arguments, directory / "recrawl.log", directory))

@@ -12,7 +12,7 @@ from random import Random
 from support.polling import until
 from support.serving import serving
 
-from chaos.crew import Crew
+from chaos.crew import Crew, retry_failed
 from chaos.site import PAGES, START, Site
 from chaos.stand import STANDS, Stand
 
@@ -23,6 +23,8 @@ CONCURRENCY, BATCH = 4, 5
 PER_KILL = CONCURRENCY + 8
 #: Pages whose items wait for a file, and for one that is being stored.
 PER_FEED = 2 * BATCH
+#: Pages that are fetched before the schedule begins.
+FIRST = 10
 #: Runs after the schedule, of which the last one has to find nothing to do.
 RERUNS = 5
 #: What happens to workers. One that gets SIGINT twice doesn't finish what is under way.
@@ -175,8 +177,11 @@ class Trial:
             bloom = self._directory / "bloom"
             settings = self._settings(bloom)
             self._crawl_in_trouble(site, bloom, settings)
-            settings.pop("JOBDIR", None)
-            self._crawl_until_quiet(site, bloom, {**settings, "BLOOM_TIMEOUT": 30})
+            settings["BLOOM_TIMEOUT"] = 30
+            if settings.pop("JOBDIR", None):
+                # Scrapy can't read the queue of a worker that was killed at the wrong moment.
+                retry_failed(settings, bloom)
+            self._crawl_until_quiet(site, bloom, settings)
         self._outcome.compare(Harvest.read(plain), Harvest.read(bloom))
         fetches = [page for page in site.fetches if page != START]
         self._outcome.again = len(fetches) - len(set(fetches))
@@ -222,7 +227,7 @@ class Trial:
         # All together take a second longer than the outages.
         site.delay = (self._stand.SECONDS + 1) * workers * CONCURRENCY / PAGES
         crew = self._crew(site, directory, settings, workers)
-        until(lambda: site.fetches or not crew.running, "the crawl gets under way")
+        until(lambda: len(site.fetches) > FIRST or not crew.running, "the crawl gets under way")
         begin = time.monotonic()
         with ExitStack() as outage:
             for at, name in self._schedule.events:
