@@ -242,7 +242,7 @@ def test_at_a_terminal_tables_fit_and_clear_asks(
     assert len(table) > 3, "the URL is folded"
     for answer, left in (("n\n", 1), ("\n", 1), ("y\n", 0)):
         at_terminal(monkeypatch, answer)
-        assert f"Forget 1 URL of {KEY} on unix://" in shop("clear").out
+        assert f"Forget 1 URL of {KEY} on unix://" in shop("clear").err
         assert bloom.info().count == left
 
 
