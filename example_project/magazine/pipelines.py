@@ -1,9 +1,8 @@
 """Where stories go."""
 
 import sqlite3
-from dataclasses import astuple
+from typing import Any
 
-from magazine.items import Story
 from scrapy_bloom import Hold, hold
 
 #: Rows of a transaction.
@@ -17,13 +16,11 @@ class SQLitePipeline:
     """
 
     def open_spider(self, *_spider: object) -> None:
-        self.waiting: list[tuple[Story, Hold]] = []
+        self.waiting: list[tuple[Any, Hold]] = []
         self.database = sqlite3.connect("stories.db")
-        self.database.execute(
-            "CREATE TABLE IF NOT EXISTS stories (url PRIMARY KEY, title, published)"
-        )
+        self.database.execute("CREATE TABLE IF NOT EXISTS stories (url PRIMARY KEY, title)")
 
-    def process_item(self, item: Story, *_spider: object) -> Story:
+    def process_item(self, item: Any, *_spider: object) -> Any:
         """Keep a story for the next transaction, and its page waiting."""
         self.waiting.append((item, hold(item)))
         if len(self.waiting) >= ROWS:
@@ -36,8 +33,8 @@ class SQLitePipeline:
         After `kill -9`, the next run crawls the pages again that still waited.
         """
         with self.database:
-            rows = [astuple(story) for story, _ in self.waiting]
-            self.database.executemany("INSERT OR REPLACE INTO stories VALUES (?, ?, ?)", rows)
+            rows = [(story["url"], story["title"]) for story, _ in self.waiting]
+            self.database.executemany("INSERT OR REPLACE INTO stories VALUES (?, ?)", rows)
         for _, held in self.waiting:
             held.release()
         self.waiting.clear()

@@ -7,7 +7,7 @@ import os
 
 from magazine.settings import *  # noqa: F403
 from magazine.settings import SPIDER_MODULES as _LOCAL_SPIDERS
-from magazine.site_spider import LISTING
+from magazine.spiders.links import LISTING
 
 # This spider needs scrapy-redis, so only these settings know of it.
 SPIDER_MODULES = [*_LOCAL_SPIDERS, "magazine.queue_spider"]

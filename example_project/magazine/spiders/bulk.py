@@ -4,7 +4,10 @@ from magazine.spiders.links import LinksSpider
 
 
 class BulkSpider(LinksSpider):
-    """A page is done when the transaction with its story is committed."""
+    """A page is done when the transaction with its story is committed.
+
+    A page without an item lists others, and is read again in each run, so that no rule names it.
+    """
 
     name = "bulk"
     listing_meta = {}
