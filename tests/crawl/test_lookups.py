@@ -1,13 +1,16 @@
-"""Many lookups at once: in rounds, for all that wait; some are cancelled meanwhile."""
+"""A page's links are looked up together, in rounds; else, crawls go as with Scrapy's filter."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import redis
 from scrapy import Request
+from support.counting import COUNTING, PAGES, assert_ended_well, plain, spider
 from support.loops import in_loop
+from support.odd_site import LabOf, page, tree
 from support.servers import Server
 from support.workers import Worker
 
@@ -26,7 +29,7 @@ def worker(server: Server, **settings: Any) -> Worker:
     return Worker(server.url, **{"BLOOM_TIMEOUT": 20, "BLOOM_REMEMBER": "scheduled", **settings})
 
 
-def page(one: Worker, name: str, links: int = 30) -> list[Lookup]:
+def links_of(one: Worker, name: str, links: int = 30) -> list[Lookup]:
     """Return the lookups about a page's links."""
     requests = [Request(f"{URL}{name}/{number}") for number in range(links)]
     lookups = [one.crawl._duplicates.prepare(request) for request in requests]
@@ -54,9 +57,9 @@ async def under_way(one: Worker, lookups: Sequence[Lookup]) -> "asyncio.Future[N
 async def test_pages_that_come_together_are_asked_about_in_one_round(server: Server) -> None:
     async with worker(server) as one:
         # Loads the script, and reads the rings of all blocks.
-        await one.crawl._duplicates.look_up(page(one, "first", links=500))
+        await one.crawl._duplicates.look_up(links_of(one, "first", links=500))
         before = one.server.round_trips[1]
-        pages = [page(one, f"{number}") for number in range(20)]
+        pages = [links_of(one, f"{number}") for number in range(20)]
         await asyncio.gather(*map(one.crawl._duplicates.look_up, pages))
         assert one.server.round_trips[1] == before + 1
         assert all(verdicts(lookups) == {NEW} for lookups in pages)
@@ -68,7 +71,7 @@ async def test_a_url_is_new_to_one_of_the_pages_that_link_it_in_one_round(
     server: Server, remember: str
 ) -> None:
     async with worker(server, BLOOM_REMEMBER=remember) as one:
-        pages = [page(one, "same"), page(one, "same"), page(one, "other")]
+        pages = [links_of(one, "same"), links_of(one, "same"), links_of(one, "other")]
         await asyncio.gather(*map(one.crawl._duplicates.look_up, pages))
         of_another = CLAIMED if remember == "crawled" else SEEN
         assert [verdicts(lookups) for lookups in pages] == [{NEW}, {of_another}, {NEW}]
@@ -85,9 +88,9 @@ async def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
 ) -> None:
     """Also if the round that makes them is under way when the crawl closes; no other is sent."""
     async with worker(server, BLOOM_REMEMBER="crawled") as one:
-        await one.crawl._duplicates.look_up(page(one, "first"))
+        await one.crawl._duplicates.look_up(links_of(one, "first"))
         client.client_pause(300, all=False)
-        asked, waiting = page(one, "asked"), page(one, "waiting")
+        asked, waiting = links_of(one, "asked"), links_of(one, "waiting")
         asking = [await under_way(one, asked), await under_way(one, waiting)]
         for task in asking:
             task.cancel()
@@ -103,10 +106,10 @@ async def test_after_a_failure_no_page_that_waits_is_seen(
     server: Server, client: redis.Redis
 ) -> None:
     async with worker(server, BLOOM_TIMEOUT=0.2) as one:
-        await one.crawl._duplicates.look_up(page(one, "first"))
+        await one.crawl._duplicates.look_up(links_of(one, "first"))
         client.client_pause(10_000, all=False)
         try:
-            first, second = page(one, "same"), page(one, "same")
+            first, second = links_of(one, "same"), links_of(one, "same")
             asking = await under_way(one, first)
             await one.crawl._duplicates.look_up(second)
             await asking
@@ -117,3 +120,97 @@ async def test_after_a_failure_no_page_that_waits_is_seen(
         finally:
             client.client_unpause()
         assert one.stat("unknown") == 30
+
+
+# -- crawls: each is a process of its own, and the site is in this one --
+
+# -- as Scrapy does --
+
+SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+STATS = ("scheduler/enqueued", "dupefilter/filtered", "test/dropped")
+
+
+@pytest.fixture(scope="module")
+def expected(lab_of: LabOf) -> tuple[Counter[str], dict[str, Any]]:
+    """What Scrapy alone fetches, and its stats."""
+    return plain(lab_of(tree(PAGES)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_batched"),
+    [
+        ({}, True),
+        # From Scrapy 2.19 on; older ones do not know the setting.
+        ({"TWISTED_REACTOR_ENABLED": False}, True),
+        ({"BLOOM_REMEMBER": "scheduled", **SELECT}, False),
+    ],
+)
+def test_the_same_pages_are_fetched_as_by_scrapy_alone(
+    lab_of: LabOf,
+    expected: tuple[Counter[str], dict[str, Any]],
+    settings: dict[str, Any],
+    is_batched: bool,
+) -> None:
+    lab, (hits, stats) = lab_of(tree(PAGES)), expected
+    done = lab.crawl(COUNTING, **settings)
+    assert done.hits == hits == Counter(lab.site.pages.keys())
+    assert [done.stats[stat] for stat in STATS] == [stats[stat] for stat in STATS]
+    assert done.recorded == lab.site.pages.keys() - {"/"}
+    assert bool(done.stats["bloom/async_round_trips"]) is is_batched
+    assert_ended_well(done)
+
+
+def test_receivers_that_connect_during_the_crawl_get_signals(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page("/a", "/")})
+    # Its from_crawler connects nothing.
+    code = "from scrapy_bloom.crawl import outputs\n" + spider("""
+@classmethod
+def from_crawler(cls, crawler, *args, **kwargs):
+    return super(CountingSpider, cls).from_crawler(crawler, *args, **kwargs)
+
+async def parse(self, response):
+    self.crawler.signals.connect(self.on_dropped, signals.request_dropped)
+    await asyncio.sleep(2 * outputs.RECEIVERS_SECONDS)
+    for request in super().parse(response):
+        yield request
+""")
+    done = lab.crawl(code)
+    assert done.hits == Counter(["/", "/a"])
+    assert done.stats["test/dropped"] == done.stats["dupefilter/filtered"] >= 1
+
+
+# -- what a page yields --
+
+
+def test_callbacks_that_block_the_crawl_are_no_outage(lab_of: LabOf) -> None:
+    lab = lab_of(tree(6))
+    code = spider("""
+def parse(self, response):
+    import time
+    for request in self.links(response):
+        yield request
+        time.sleep(0.2)
+""")
+    # A page blocks for longer than that: its links are gathered without a turn of the loop.
+    done = lab.crawl(code, BLOOM_TIMEOUT=0.3)
+    assert done.hits == Counter(lab.site.pages.keys())
+    assert "bloom/outages" not in done.stats
+    assert_ended_well(done)
+
+
+# -- what is new and is not scheduled --
+
+IGNORING = """
+def on_scheduled(self, request):
+    if request.url.endswith("/refused") and self.settings.getbool("IGNORES"):
+        raise IgnoreRequest
+"""
+
+
+def test_what_a_handler_refuses_is_not_claimed_in_the_end(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a", "/refused"), "/a": page("/refused"), "/refused": page()})
+    done = lab.crawl(spider(IGNORING), IGNORES=True)
+    assert done.hits == Counter(["/", "/a"])
+    assert done.recorded == {"/a"}
+    assert_ended_well(done)
+    assert lab.crawl(spider(IGNORING)).hits == Counter(["/", "/refused"])

@@ -1,16 +1,25 @@
-"""Re-crawling: real crawls of a site through half a year that passes on the server's clock.
+"""Re-crawling: after half a year that passes on the server's clock, and by rules."""
 
-Only the server's clock moves; the crawling processes keep the real one, which must not matter.
-"""
-
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scrapy import Request
 from support.clock import MovedServer
-from support.odd_site import Lab, page, serve
+from support.counting import REMEMBER, assert_ended_well
+from support.dupefilters import URL, Make
+from support.loops import in_loop
+from support.odd_site import ERROR, Lab, LabOf, Reply, moved, page, serve
+from support.servers import Server
+from support.workers import Worker
+
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.bloom.protocol.session import Verdict
+from scrapy_bloom.crawl.duplicates import Lookup
 
 OLD = ("/a", "/b")
 
@@ -69,3 +78,161 @@ def test_a_filter_that_never_forgot_counts_as_seen_when_it_gets_a_window(crawl_i
     assert crawl_in(0, "never") == Counter(OLD)
     for month, window in [(30, "2 months"), (31, "never"), (50, "never")]:
         assert not crawl_in(month, window)
+
+
+# -- rules, and URLs that move between them --
+
+
+def rule(window: object, *others: tuple[object, object]) -> dict[str, Any]:
+    """Return settings with a rule for all URLs, and others."""
+    return {"BLOOM_RECRAWL_RULES": [*others, (".", window)]}
+
+
+# -- one URL alone --
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seen"),
+    [
+        ("never", "1 day", False),
+        ("1 day", "6 months", False),
+        ("1 day", "1 day", True),
+        ("1 day", "run", False),
+        ("default", "run", False),
+        ("9 months", "default", False),
+        ("24 hours", "1 day", True),
+    ],
+)
+def test_a_url_that_moves_to_another_window_is_new_there_once(
+    make: Make, before: object, after: object, seen: bool
+) -> None:
+    settings = {"BLOOM_RECRAWL_AFTER": "6 months"}
+    assert not make(**rule(before), **settings).request_seen(Request(URL))
+    moved = make(**rule(after), **settings)
+    assert moved.request_seen(Request(URL)) is seen
+    assert moved.request_seen(Request(URL))
+    assert not moved.request_seen(Request(f"{URL}&other"))
+
+
+def test_a_listing_remembered_for_ever_is_due_by_the_rule_that_it_gets(
+    make: Make, moved: MovedServer
+) -> None:
+    settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": "never"}
+    assert not make(**settings).request_seen(Request(URL))
+    after = settings | rule("1 day")
+    for days in (0, 1, 1):  # at the change, then each day
+        moved.move(86_400 * days)
+        dupefilter = make(**after)
+        assert not dupefilter.request_seen(Request(URL))
+        assert dupefilter.request_seen(Request(URL))
+
+
+# -- many at once --
+
+
+def batch(dupefilter: BloomDupeFilter, requests: list[Request]) -> list[Lookup]:
+    """Return the lookups of a page's links; all of them are needed."""
+    assert dupefilter._crawl is not None
+    found = [dupefilter._crawl._duplicates.prepare(one) for one in requests]
+    lookups = [lookup for lookup in found if lookup is not None]
+    assert len(lookups) == len(requests)
+    return lookups
+
+
+@REMEMBER
+@in_loop
+async def test_links_of_all_windows_are_looked_up_in_one_round_trip(
+    own_server: Server, remember: str
+) -> None:
+    links = [Request(f"https://example.com/{n}/{name}") for name in "abc" for n in range(10)]
+    settings: dict[str, Any] = {
+        "BLOOM_BLOCKS": 1,
+        "BLOOM_RECRAWL_RULES": [("/a$", "1 day"), ("/b$", "2 weeks")],
+    }
+    async with Worker(own_server.url, BLOOM_REMEMBER="scheduled", **settings) as worker:
+        assert not any(worker.dupefilter.request_seen(link) for link in links[::2])
+    async with Worker(own_server.url, BLOOM_REMEMBER=remember, **settings) as worker:
+        look_up, before = worker.crawl._duplicates.look_up, worker.server.round_trips[0]
+        await look_up(batch(worker.dupefilter, [Request(f"{URL}/{n}") for n in "abc"]))  # rings
+        lookups = batch(worker.dupefilter, links)
+        await look_up(lookups)
+        assert [lookup.verdict for lookup in lookups] == [Verdict.SEEN, Verdict.NEW] * 15
+        known = batch(worker.dupefilter, links[::2])
+        assert {lookup.verdict for lookup in known} == {Verdict.SEEN}, "of the cache"
+        seen = [worker.dupefilter.request_seen(link) for link in links[1::2]]
+        assert not any(seen)
+        for name in ("", "1-day/", "2-weeks/"):
+            assert worker.stat(f"{name}new") == 5
+        assert worker.server.round_trips[0] == before, "nothing was asked alone"
+
+
+# -- crawls --
+
+
+def rules(*pairs: tuple[object, object]) -> dict[str, Any]:
+    """Return settings as the command line has them."""
+    return {"BLOOM_RECRAWL_RULES": json.dumps(pairs)}
+
+
+def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/list/a", "/b"), "/list/a": page("/c"), "/b": page(), "/c": page()})
+    settings = rules(("/list/", "run"))
+    assert lab.crawl(**settings).hits == Counter([*lab.site.pages])
+    lab.site.pages |= {"/list/a": page("/c", "/d"), "/d": page()}
+    done = lab.crawl(**settings)
+    assert done.hits == Counter(["/", "/list/a", "/d"])
+    assert done.recorded == {"/b", "/c", "/d"}
+    assert '1 new, 2 of the window "run", 2 seen, 0 failed in this process; 3 URLs' in done.log
+    assert "nothing was new" not in done.log
+    assert_ended_well(done)
+
+
+#: Yields an item for each page without links, as a shop with listing pages.
+SHOP = """
+class ShopSpider(OddSpider):
+    custom_settings = {"BLOOM_ITEMS_ONLY": True}
+
+    async def start(self):
+        self.start_urls = [self.settings["SITE_URL"] + "/"]
+        async for request in super(OddSpider, self).start():
+            yield request
+
+    def parse(self, response):
+        links = list(self.links(response))
+        return links or [{"url": response.url}]
+"""
+
+
+def test_the_last_line_tells_new_pages_listing_pages_and_known_ones(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/1", "/2", "/list"), "/list": page("/3")})
+    lab.site.pages |= {f"/{number}": page() for number in (1, 2, 3)}
+    for new, seen in ((3, 0), (0, 3)):
+        done = lab.crawl(SHOP)
+        says = f"{new} new, 1 without an item, {seen} seen, 0 failed in this process; 3 URLs are re"
+        assert f"Bloom filter 'odd:bloom': {says}membered" in done.log
+        assert_ended_well(done)
+
+
+#: A start page that is looked up, with retries.
+START = """
+class StartSpider(OddSpider):
+    custom_settings = {"RETRY_TIMES": 1, "CLOSESPIDER_TIMEOUT": 60}
+"""
+
+
+@pytest.mark.parametrize(
+    ("replies", "hits"),
+    [
+        ([ERROR, moved("/", cookie="is=here"), page("/a")], ["/", "/", "/", "/a"]),
+        ([moved("/a")], ["/", "/a"]),
+    ],
+    ids=["retried, and redirected to itself", "redirected"],
+)
+def test_what_a_start_request_turns_into_is_fetched_once(
+    lab_of: LabOf, replies: list[Reply], hits: list[str]
+) -> None:
+    lab = lab_of({"/": replies, "/a": page()})
+    done = lab.crawl(START)
+    assert done.hits == Counter(hits)
+    assert_ended_well(done)
+    assert lab.crawl(START).hits["/"] == 1, "in each run"

@@ -390,7 +390,8 @@ class Lab:
     def __init__(self, site: OddSite, redis_url: str, directory: Path) -> None:
         self.site, self.redis_url, self.directory = site, redis_url, directory
         self.nursery = shared_nursery()
-        self.client = redis.Redis.from_url(redis_url)
+        # The usual time-out, 5 seconds, is short where many processes share a core.
+        self.client = redis.Redis.from_url(redis_url, socket_timeout=60)
         self._crawls = 0
 
     @contextmanager

@@ -1,0 +1,223 @@
+"""Sites and neighbours that harm crawlers: a crawl takes hardly more than an undisturbed one."""
+
+import json
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.counting import MEASURED
+from support.odd_site import PLAIN_SCRAPY, Done, Lab, LabOf, Reply, page
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.keys import Keys
+
+#: KiB of memory that a crawl takes more than half as much again as with Scrapy's own filter.
+MORE_THAN_PLAIN = 40 << 10
+#: Characters of a line that this package logs, at most.
+MAX_LINE = 10_000
+
+
+def both(lab: Lab, spider: str = MEASURED, **settings: Any) -> tuple[Done, Done]:
+    """Crawl with Scrapy's own filter, then with ours."""
+    plain = lab.crawl(spider, **PLAIN_SCRAPY, BLOOM_KEY="plain", **settings)
+    ours = lab.crawl(spider, **settings)
+    assert ours.stats["peak"] < 1.5 * plain.stats["peak"] + MORE_THAN_PLAIN
+    return plain, ours
+
+
+# -- endless sites --
+
+
+def calendar(path: str) -> Reply:
+    """A page a day, which links the days around it."""
+    day = int(path.rpartition("/")[2] or 0)
+    return page(*(f"/{other}" for other in (day + 1, day - 1, day + 2, day - 2)))
+
+
+def test_an_endless_site_costs_what_is_pending(lab_of: LabOf) -> None:
+    lab = lab_of({})
+    lab.site.rest = calendar
+    plain, ours = both(lab, CLOSESPIDER_PAGECOUNT=100)
+    for one in (plain, ours):
+        assert 100 <= sum(one.hits.values()) <= 130
+        assert one.stats["finish_reason"] == "closespider_pagecount"
+    assert not [path for path, times in ours.hits.items() if times > 1]
+    left = ours.stats["scheduler/enqueued"] - ours.stats["response_received_count"]
+    assert 0 < len(ours.claims) <= left + 1 <= 30
+    again = lab.crawl(CLOSESPIDER_PAGECOUNT=20)
+    assert again.stats["bloom/taken_over"] > 0
+    assert set(again.hits) & set(ours.hits) == {"/"}
+
+
+# -- one page with very many links --
+
+MANY_LINKS = f"""
+import re
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+{MEASURED}
+    pages = 0
+
+    def parse(self, response):
+        yield response.follow("/many", self.parse_many, priority=1)
+        yield response.follow("/chain/0", self.parse_chain, priority=2)
+
+    def parse_chain(self, response):
+        self.pages += 1
+        yield from self.links(response, callback=self.parse_chain)
+
+    def parse_many(self, response):
+        before = self.pages
+        for match in re.finditer(rb'href="(/[^"]+)"', response.body):
+            yield Request(response.urljoin(match[1].decode()), priority=-1)
+        self.crawler.stats.set_value("of_others", self.pages - before)
+        raise CloseSpider("enough")
+"""
+
+
+def test_other_pages_are_crawled_while_a_page_yields_its_links(lab_of: LabOf) -> None:
+    body = b"".join(b'<a href="/%d">x</a>' % number for number in range(5_000))
+    lab = lab_of({"/": page(), "/many": Reply(body=body)})
+    lab.site.rest = lambda path: page(f"/chain/{int(path.rpartition('/')[2]) + 1}")
+    plain, ours = both(lab, MANY_LINKS, LOG_LEVEL="INFO")
+    for one in (plain, ours):
+        assert one.stats["scheduler/enqueued"] >= 5_000
+    assert "Traceback" not in ours.log
+    assert ours.stats["of_others"] > 0
+    assert len(ours.claims) + ours.stats["response_received_count"] >= 5_000
+
+
+# -- long URLs --
+
+#: URLs of 1 MB, each of which is linked twice.
+LONG_URLS = f"""
+from scrapy import Request
+{MEASURED}
+    def parse(self, response):
+        for number in range(4):
+            for _ in range(2):
+                url = response.urljoin("/" + "x" * (1 << 20) + str(number))
+                yield Request(url, self.parse, errback=self.failed, meta={{"of": url}})
+
+    def failed(self, failure):
+        pass
+"""
+
+
+def test_log_lines_about_urls_of_1_mb_are_short(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page()})
+    settings = {"LOG_LEVEL": "DEBUG", "DUPEFILTER_DEBUG": True, "RETRY_ENABLED": False}
+    settings["URLLENGTH_LIMIT"] = 0  # Scrapy drops URLs of more than 2,083 characters
+    plain, ours = both(lab, LONG_URLS, **settings)
+    for name in ("downloader/request_count", "dupefilter/filtered", "scheduler/enqueued"):
+        assert ours.stats[name] == plain.stats[name]
+    assert ours.stats["bloom/not_kept"] == 4
+    lines = [line for line in ours.log.splitlines() if "[scrapy_bloom" in line]
+    assert sum("Filtered duplicate request" in line for line in lines) == 4
+    assert max(map(len, lines)) < MAX_LINE
+
+
+# -- a client that can write to the filter's keys forges workers and claims --
+
+#: Forged entries, and those that cost a lookup in the process.
+MANY, SOME = 1_000_000, 20_000
+KEY = "odd:bloom"
+#: KiB of memory that a crawl takes more than an undisturbed one, at most.
+MAX_MORE_MEMORY = 60 << 10
+PAGES = {"/": page("/1"), "/1": page()}
+#: Writes fields of a hash, or members with scores, that differ in their numbers only.
+FORGE = """
+for number = ARGV[3], ARGV[4] do
+  local field = string.format(ARGV[1], number)
+  local value = string.gsub(ARGV[2], '<number>', number)
+  if ARGV[5] == '' then
+    redis.call('HSET', KEYS[1], field, value)
+  else
+    redis.call('ZADD', KEYS[1], ARGV[5], field .. value)
+  end
+end
+"""
+#: The rest of a worker's entry.
+FAR = " another-machine 7 99 "
+
+
+@pytest.fixture
+def lab(lab_of: LabOf) -> Lab:
+    """A site of one page, and a filter on the server."""
+    lab = lab_of(PAGES)
+    BloomFilter(lab.client, KEY, blocks=1).open()
+    return lab
+
+
+def forge(
+    lab: Lab, key: str, field: str, value: str, count: int = SOME, *, score: int | str = ""
+) -> None:
+    for first in range(1, count, 50_000):
+        last = min(count, first + 49_999)
+        lab.client.eval(FORGE, 1, key, field, value, first, last, score)
+
+
+@pytest.fixture(scope="module")
+def usual(lab_of: LabOf) -> int:
+    """KiB that an undisturbed crawl takes."""
+    return int(lab_of(PAGES).crawl(MEASURED).stats["peak"])
+
+
+def assert_bounded(lab: Lab, usual: int) -> None:
+    """A crawl fetches its pages, and ends, with hardly more memory."""
+    with lab.start(MEASURED, BLOOM_HEARTBEAT=1) as crawl:
+        stats = crawl.wait()
+        assert "ERROR" not in crawl.log
+    assert lab.site.hits() == {"/": 1, "/1": 1}
+    assert stats["finish_reason"] == "finished"
+    assert stats["peak"] < usual + MAX_MORE_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("value", "until", "count"),
+    [
+        (f"{FAR}-", -9, MANY),
+        (f"{FAR}q<number>", 60, SOME),
+        ("?" * 5_000, 60, SOME // 2),
+        (" here -7 x\n", 60, SOME),
+    ],
+    ids=["silent", "with queues", "far too long", "damaged"],
+)
+def test_forged_workers_do_not_hold_up_a_crawl(
+    value: str, until: int, count: int, *, lab: Lab, usual: int
+) -> None:
+    """They live until some seconds from now."""
+    forge(lab, Keys(KEY).workers("odd"), "w%d", value, count, score=lab.now() + until)
+    assert_bounded(lab, usual)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "w1 n 1 0 ",
+        "x",
+        f"w1 n 1 0 {json.dumps({'url': 'file:///etc/passwd'})}",
+        'w1 n 1 0 {"url": [',
+        "- n 1 9 ",
+    ],
+    ids=["without a request", "damaged", "of a file", "no JSON", "failed"],
+)
+def test_forged_claims_do_not_hold_up_a_crawl(value: str, *, lab: Lab, usual: int) -> None:
+    """Their owner is no worker, or they have failed."""
+    forge(lab, Keys(KEY).claims("odd", 0), "%040x", value)
+    assert_bounded(lab, usual)
+
+
+def test_claims_with_long_names_do_not_hold_up_a_crawl(lab: Lab, usual: int) -> None:
+    for number in range(500):
+        lab.client.hset(Keys(KEY).claims("odd", 0), f"{'0' * 100_000}{number}", "w1 n 1 0 {}")
+    assert_bounded(lab, usual)
+
+
+def test_a_huge_request_does_not_hold_up_a_crawl(lab: Lab, usual: int) -> None:
+    """The claim of the only link has 64 MB."""
+    item = fingerprint(Request(f"{lab.site.url}/1")).hex()
+    huge = "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. string.rep('x', 64 * 1024 * 1024))"
+    lab.client.eval(huge, 1, Keys(KEY).claims("odd", 0), item, "w1 n 1 0 ")
+    assert_bounded(lab, usual)
