@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from redis import SSLConnection
 
@@ -175,3 +175,25 @@ def test_no_label_and_no_error_shows_a_password(
     except ConfigurationError as error:
         shown = message(error)
     assert SECRET not in shown
+
+
+@given(schemes, st.text(max_size=12), hosts, st.text(max_size=12))
+@example("redis://", ":p℀", "@h", "")
+@example("redis://", "", "@[::1", "")
+@example("//", ":p[", "@h", "")
+@example("rediss://", "", "@h", "?ssl_keyfile=%00")
+def test_any_text_is_an_error_or_an_address_whose_label_leads_to_the_same_place(
+    scheme: str, user: str, host: str, end: str
+) -> None:
+    try:
+        address = Address.parse(f"{scheme}{user}{host}{end}", {})
+    except ConfigurationError:
+        return
+    again = Address.parse(address.label, {})
+    assert place(again) == place(address)
+
+
+def place(address: Address) -> tuple[object, ...]:
+    """Return what an address leads to. Its database may be an option, which the label hides."""
+    options = [address.options.get(name) for name in ("host", "port", "unix_socket_path")]
+    return address.kind, address.nodes, address.service, *options

@@ -6,7 +6,7 @@ from types import MethodType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest, XmlRpcRequest
@@ -205,7 +205,15 @@ json_values = st.recursive(
 )
 
 
+@given(st.text() | json_values.map(json.dumps) | st.integers(1, 10**5).map(lambda n: "[" * n))
+@example('{"url": "https://example.com/", "meta": ' + '{"a": ' * 900 + "1" + "}" * 901)
+@example('{"url": "https://example.com/", "priority": ' + "9" * 5_000 + "}")
+def test_any_other_text_is_an_error(text: str) -> None:
+    assert_bad(text, ".")
+
+
 @given(st.dictionaries(st.sampled_from([*Request.attributes, "class"]), json_values))
+@example({"method": ""})
 def test_any_json_is_a_request_or_an_error(fields: dict[str, Any]) -> None:
     text = json.dumps({"url": URL, **fields})
     try:

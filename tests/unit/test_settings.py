@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
 from support.paths import ROOT
@@ -228,6 +228,13 @@ def test_any_text_gives_a_value_or_one_clear_error(name: str, value: str) -> Non
 
 
 @given(names, values)
+@example("BLOOM_SEEDS", range(10**12))
+@example("BLOOM_SEEDS", {SECRET})
+@example("BLOOM_CRAWLED_STATUSES", 10**5_000)
+@example("BLOOM_CRAWLED_STATUSES", [10**5_000])
+@example("BLOOM_RECRAWL_RULES", [10**5_000])
+@example("BLOOM_RECRAWL_RULES", [["a", {"recrawl_after": "1 day", "x": 10**5_000}]])
+@example("BLOOM_KEY", "{" + "9" * 9_000)
 def test_any_value_gives_a_value_or_one_clear_error(name: str, value: object) -> None:
     _is_read_or_rejected(name, value)
 
@@ -240,6 +247,7 @@ def _is_read_or_rejected(name: str, value: object) -> None:
     except ConfigurationError as error:
         message = str(error)
     assert not message or name in message
+    assert SECRET not in message
 
 
 # -- the server --

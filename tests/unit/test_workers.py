@@ -7,6 +7,8 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from scrapy.settings import Settings
 
 from scrapy_bloom.crawl import workers
@@ -43,6 +45,14 @@ def test_an_entry_is_read_back() -> None:
 )
 def test_an_entry_that_is_damaged_is_left_out(entry: str) -> None:
     assert Worker.parse(entry) is None
+
+
+@given(st.text() | st.lists(st.text(st.characters(codec="ascii"))).map(" ".join))
+@example(WORKER.member)
+@example(f"{WORKER.member}\n")
+def test_any_text_is_an_entry_that_is_written_again_or_none(entry: str) -> None:
+    worker = Worker.parse(entry)
+    assert worker is None or Worker.parse(worker.member) == worker
 
 
 @linux
