@@ -1,9 +1,13 @@
 """Claims on real servers: made once, ended by their owners, found, taken over, confirmed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, example, given
+from hypothesis import strategies as st
 from redis import Redis
+from support.examples import examples
 from support.filters import small
 
 from scrapy_bloom import BloomFilter
@@ -343,3 +347,37 @@ def test_a_forged_claim_is_skipped_and_its_url_is_not_hidden(
     spider.bloom.run(spider.claims.drop(0, [A.hex()]))
     assert spider.claim(A, nonce="3") in ([NEW], [SEEN])
     assert spider.stored()[B.hex()].owner == OURS
+
+
+# -- what others write --
+
+words = st.sampled_from(["w1", "q1", "-", "\u00e9", ""]) | st.text(max_size=5)
+numbers = st.integers(-1, 10**14).map(str)
+texts = st.tuples(words, words, numbers, numbers, st.text(max_size=9)).map(" ".join)
+
+
+@given(st.binary() | texts.map(lambda text: text.encode("utf-8", "replace")))
+@example(b"w1 1 " + b"9" * 5_000 + b" 0 {}")
+@example(b"w1 1 1 0 \xff")
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_a_claim_that_can_be_taken_over_or_none(
+    client: Redis, spider: Spider, data: bytes
+) -> None:
+    """A scan and a look-up raise nothing, and show the same."""
+    client.hset(HASH, "aa", data)
+    scanned = spider.stored()
+    found = spider.bloom.run(spider.claims.find([(0, "aa")]))
+    assert len(found) == len(scanned)
+    for one, _ in found.values():
+        assert replace(one, length=0) == replace(scanned["aa"], length=0)
+        assert spider.bloom.run(spider.claims.take(0, [one], OURS, "1")).keys() == {"aa"}
+
+
+@given(st.binary() | st.from_regex(r"([0-9]{1,7}:[0-9a-z:]{1,5}( |$))*").map(str.encode))
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_a_share_of_claims_or_none(
+    client: Redis, spider: Spider, data: bytes
+) -> None:
+    client.rpush("{shop:bloom:0}:shares:shop:group", data)
+    for block, claims in spider.bloom.run(spider.claims.receive("group")).items():
+        assert all(f"{block}:{one.field}".encode() in data for one in claims)
