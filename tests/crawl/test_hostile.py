@@ -14,6 +14,8 @@ from scrapy_bloom.bloom.model.keys import Keys
 
 #: KiB of memory that a crawl takes more than half as much again as with Scrapy's own filter.
 MORE_THAN_PLAIN = 40 << 10
+#: Objects of a kind, tasks or connections that a crawl has more of at one moment than at another one.
+UNDER_WAY = 50
 #: Characters of a line that this package logs, at most.
 MAX_LINE = 10_000
 
@@ -48,6 +50,53 @@ def test_an_endless_site_costs_what_is_pending(lab_of: LabOf) -> None:
     again = lab.crawl(CLOSESPIDER_PAGECOUNT=20)
     assert again.stats["bloom/taken_over"] > 0
     assert set(again.hits) & set(ours.hits) == {"/"}
+
+
+# -- a crawl that goes on and on --
+
+COUNTING = """
+import asyncio
+import gc
+import redis
+from collections import Counter
+
+class CountingSpider(OddSpider):
+    pages = 0
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield from self.links(response)
+        self.pages += 1
+        if self.pages % 200 == 0:
+            self.crawler.stats.set_value(f"left/{self.pages}", self.count())
+
+    def count(self):
+        gc.collect()
+        kinds = [type(one) for one in gc.get_objects()]
+        ours = [kind.__name__ for kind in kinds if kind.__module__.startswith("scrapy")]
+        with redis.Redis.from_url(self.settings["BLOOM_REDIS_URL"]) as client:
+            connections = client.info("clients")["connected_clients"]
+        return {
+            "objects": Counter(ours),
+            "tasks": len(asyncio.all_tasks()),
+            "connections": connections,
+        }
+"""
+
+
+def test_many_pages_leave_no_objects_tasks_and_connections(lab_of: LabOf) -> None:
+    """What is under way varies by a few; a leak would be one a page, or one a round trip."""
+    lab = lab_of({})
+    lab.site.rest = calendar
+    stats = lab.crawl(COUNTING, CLOSESPIDER_PAGECOUNT=620, BLOOM_RECRAWL_AFTER="1 year").stats
+    before, after = stats["left/200"], stats["left/600"]
+    assert "Crawl" in before["objects"]
+    grown = {
+        kind: count - before["objects"].get(kind, 0) for kind, count in after["objects"].items()
+    }
+    assert {kind: count for kind, count in grown.items() if count > UNDER_WAY} == {}
+    assert after["tasks"] - before["tasks"] <= UNDER_WAY
+    assert after["connections"] - before["connections"] <= UNDER_WAY
 
 
 # -- one page with very many links --
