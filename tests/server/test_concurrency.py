@@ -1,5 +1,6 @@
 """Several processes at once: each item is new to exactly one of them, whatever else happens."""
 
+import multiprocessing
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -7,11 +8,13 @@ import pytest
 from redis import Redis
 from support.clock import MovedServer
 from support.filters import small
-from support.processes import clean
 from support.servers import Server
 
 pytestmark = pytest.mark.each_server(others="slow")
 
+#: Processes are forked from one without connections, which a child would share.
+clean = multiprocessing.get_context("forkserver")
+clean.set_forkserver_preload(["scrapy_bloom"])
 PROCESSES = 8
 URLS = [f"https://example.com/page/{i}" for i in range(200)]
 DAY = 86_400

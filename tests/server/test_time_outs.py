@@ -35,7 +35,7 @@ FAULTS = {
     Fault(Kind.DROP_REQUEST): LATE,
     Fault(Kind.DROP_REPLY): LATE,
     Fault(Kind.DELAY, seconds=5 * TIMEOUT): LATE,
-    Fault(Kind.HALF, size=1): LATE,
+    Fault(Kind.HALF): LATE,
     Fault(Kind.HANG): LATE,
     Fault(Kind.RESET_REQUEST): STOPPED,
     Fault(Kind.RESET_REPLY): STOPPED,

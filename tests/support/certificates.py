@@ -34,49 +34,37 @@ class Authority:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._directory, self._key = directory, ec.generate_private_key(ec.SECP256R1())
         self._name = _name(f"authority {secrets.token_hex(4)}")
-        constraints = x509.BasicConstraints(ca=True, path_length=None)
-        builder = self._builder(self._name, self._key).add_extension(constraints, critical=True)
-        signed = builder.sign(self._key, hashes.SHA256())
         self.file = directory / "authority.pem"
-        self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        constraints = x509.BasicConstraints(ca=True, path_length=None)
+        self.file.write_bytes(self._sign(self._name, self._key, constraints))
 
-    def issue(
-        self, name: str, *, address: str = "127.0.0.1", days: int = 1, password: str = ""
-    ) -> Issued:
+    def issue(self, name: str, *, address: str = "127.0.0.1", days: int = 1) -> Issued:
         """Return a new certificate.
 
         Args:
             name: of the files.
             address: that the certificate is for.
             days: until it expires.
-            password: of its key.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))])
-        builder = self._builder(_name(name), key, days).add_extension(hosts, critical=False)
         issued = Issued(self._directory / f"{name}.pem", self._directory / f"{name}.key")
-        signed = builder.sign(self._key, hashes.SHA256())
-        issued.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        encryption = (
-            serialization.BestAvailableEncryption(password.encode())
-            if password
-            else serialization.NoEncryption()
-        )
-        issued.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-            )
-        )
+        issued.certificate.write_bytes(self._sign(_name(name), key, hosts, days))
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        issued.key.write_bytes(key.private_bytes(*form, serialization.NoEncryption()))
         return issued
 
-    def _builder(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1
-    ) -> x509.CertificateBuilder:
+    def _sign(
+        self,
+        name: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        extension: x509.ExtensionType,
+        days: int = 1,
+    ) -> bytes:
         now = datetime.now(UTC)
-        return (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(self._name)
@@ -84,7 +72,10 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - 10 * DAY)
             .not_valid_after(now + days * DAY)
+            .add_extension(extension, critical=name == self._name)
         )
+        signed = builder.sign(self._key, hashes.SHA256())
+        return signed.public_bytes(serialization.Encoding.PEM)
 
 
 def _name(text: str) -> x509.Name:
@@ -126,13 +117,11 @@ class TLSServer:
     @contextmanager
     def presenting(self, issued: Issued) -> Iterator[None]:
         """Let it present another certificate."""
-        self._present(issued)
-        yield
-        self._present(self.issued)
-
-    def _present(self, issued: Issued) -> None:
-        files = ("tls-cert-file", issued.certificate, "tls-key-file", issued.key)
-        self._configure(*map(str, files))
+        for one in (issued, self.issued):
+            files = ("tls-cert-file", one.certificate, "tls-key-file", one.key)
+            self._configure(*map(str, files))
+            if one is issued:
+                yield
 
     @contextmanager
     def requiring(self) -> Iterator[None]:

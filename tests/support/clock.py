@@ -47,15 +47,9 @@ def compile_library(directory: Path) -> Path:
     """Return the library for ``LD_PRELOAD``, compiled into the directory unless it is there."""
     library = directory / "clock.so"
     if not library.exists():
-        reason = why_not()
-        if reason:
-            raise RuntimeError(reason)
         source = Path(__file__).with_suffix(".c")
         options = ("-std=gnu99", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl")
-        command = [str(compiler()), *map(str, options)]
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the clock's library does not compile:\n{done.stderr}")
+        subprocess.run([str(compiler()), *map(str, options)], check=True)
     return library
 
 
@@ -86,8 +80,6 @@ class MovedServer(Server):
     def set_time(self, when: datetime | float) -> None:
         """Set the clock to a moment: a datetime with a time zone, or seconds since 1970 (UTC)."""
         if isinstance(when, datetime):
-            if when.tzinfo is None:
-                raise ValueError(f"{when} has no time zone: which moment is it?")
             when = when.timestamp()
         self._set(when)
 
@@ -110,9 +102,7 @@ class MovedServer(Server):
         deadline = time.monotonic() + MOVE_TIMEOUT
         # Valkey 9 answers with a time that it noted a moment ago.
         while not self._goes_by(nanoseconds / 1e9):
-            if time.monotonic() > deadline:
-                log = (self.directory / "log").read_text()
-                raise RuntimeError(f"the server's clock does not move: {self.now()}\n{log}")
+            assert time.monotonic() < deadline, f"the clock does not move from {self.now()}"
             time.sleep(0.0005)
 
     def _goes_by(self, offset: float) -> bool:

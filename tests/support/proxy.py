@@ -22,12 +22,10 @@ class Kind(Enum):
     DROP_REQUEST = auto()  # never reaches the server
     DROP_REPLY = auto()  # the server does what it was asked, the client hears nothing
     DELAY = auto()  # the reply comes after some seconds
-    DRIBBLE = auto()  # the reply comes byte by byte, with so many seconds before each
-    HALF = auto()  # of the reply only the beginning comes
+    HALF = auto()  # of the reply only the first half comes
     RESET_REQUEST = auto()  # RST to the client, the server has got nothing
     RESET_REPLY = auto()  # RST to the client instead of the reply
     HANG = auto()  # nothing is read from the client any more
-    REFUSE = auto()  # nobody listens; existing connections go on
 
 
 @dataclass(frozen=True)
@@ -36,15 +34,13 @@ class Fault:
 
     Attributes:
         kind: what happens.
-        seconds: of DELAY and DRIBBLE.
-        size: bytes that come of a HALF reply; None for half of it.
-        times: requests that it strikes before all is well again; None for all. Not for REFUSE.
-        probability: of each request to be struck. Not for REFUSE.
+        seconds: of DELAY.
+        times: requests that it strikes before all is well again; None for all.
+        probability: of each request to be struck.
     """
 
     kind: Kind
     seconds: float = 0.0
-    size: int | None = None
     times: int | None = None
     probability: float = 1.0
 
@@ -63,20 +59,18 @@ class Proxy:
     Args:
         server_port: where the server listens.
         path: of a unix socket to listen on instead.
-        rng: decides about probabilities; may be replaced.
+
+    Attributes:
+        struck: requests that a fault has struck.
     """
 
-    def __init__(
-        self, server_port: int, *, path: Path | None = None, rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, server_port: int, *, path: Path | None = None) -> None:
         self.server_port = server_port
         self.path = path
         self.port = 0 if path else free_port()
-        #: Connections accepted, requests begun, and those struck by a fault.
-        self.connections = self.requests = self.struck = 0
-        self._fault = PASS
+        self.struck, self._fault = 0, PASS
         self._left: int | None = None
-        self.rng = rng or random.Random(0)
+        self._dice = random.Random(0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
@@ -94,10 +88,6 @@ class Proxy:
     @fault.setter
     def fault(self, fault: Fault) -> None:
         self._wait(self._switch(fault))
-
-    @property
-    def open_connections(self) -> int:
-        return len(self._tasks)
 
     def close(self) -> None:
         self._wait(self._stop())
@@ -125,12 +115,7 @@ class Proxy:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def _switch(self, fault: Fault) -> None:
-        listened, listens = self._fault.kind != Kind.REFUSE, fault.kind != Kind.REFUSE
         self._fault, self._left = fault, fault.times
-        if listened and not listens:
-            self._server.close()
-        elif listens and not listened:
-            await self._listen()
 
     async def _stop(self) -> None:
         self._server.close()
@@ -140,18 +125,14 @@ class Proxy:
         await asyncio.sleep(0.01)  # the transports close in the next rounds of the loop
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         task = self._loop.create_task(_Link(self, reader, writer).run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def next_fault(self) -> Fault:
-        """Count a request and decide what befalls it."""
-        self.requests += 1
+        """Decide what befalls a request, and count it."""
         fault = self._fault
-        if fault.kind in (Kind.PASS, Kind.REFUSE) or self._left == 0:
-            return PASS
-        if self.rng.random() >= fault.probability:
+        if fault == PASS or self._left == 0 or self._dice.random() >= fault.probability:
             return PASS
         self.struck += 1
         if self._left is not None:
@@ -216,16 +197,11 @@ class _Link:
             if fault.kind == Kind.DROP_REPLY:
                 continue
             if fault.kind == Kind.HALF:
-                size = len(data) // 2 if fault.size is None else fault.size
-                data = data[:size] if begins else b""
+                data = data[: len(data) // 2] if begins else b""
             if fault.kind == Kind.DELAY and begins:
                 await asyncio.sleep(fault.seconds)
-            step = 1 if fault.kind == Kind.DRIBBLE else max(len(data), 1)
-            for start in range(0, len(data), step):
-                if fault.kind == Kind.DRIBBLE:
-                    await asyncio.sleep(fault.seconds)
-                self.writer.write(data[start : start + step])
-                await self.writer.drain()
+            self.writer.write(data)
+            await self.writer.drain()
 
     def _reset(self) -> None:
         linger = struct.pack("ii", 1, 0)
