@@ -56,3 +56,17 @@ def test_what_is_missing_is_noticed(
     assert outcome.missing_pages == pages
     assert outcome.missing_items == items
     assert outcome.has_failed == bool(pages or items)
+
+
+@pytest.mark.parametrize(
+    ("struck", "has_failed"),
+    [(["SIGINT"], True), (["SIGKILL"], False), (["SIGINT", "stall"], False)],
+    ids=["stop", "kill", "outage"],
+)
+def test_a_page_is_fetched_again_only_after_a_kill_or_an_outage(
+    struck: list[str], has_failed: bool
+) -> None:
+    outcome = Outcome(SCHEDULE, struck=struck)
+    outcome.count_again(["/1", "/2", "/1"])
+    assert outcome.again == 1
+    assert outcome.has_failed == has_failed

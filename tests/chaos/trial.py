@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ from chaos.stand import STANDS, Stand
 
 #: Requests that a worker has under way, and items of a file of a feed.
 CONCURRENCY, BATCH = 4, 5
+#: Seconds between heartbeats: a worker that is silent for twice as long counts as dead.
+HEARTBEAT = 2
 #: Pages that a kill leaves to be fetched again at most: those under way, and what is crawled in the
 #: last 2 ms, which may be a quarter of a second on a busy machine.
 PER_KILL = CONCURRENCY + 8
@@ -130,6 +132,12 @@ class Outcome:
         if found.pages - plain.pages or found.items - plain.items:
             self.wrong.append("plain Scrapy gets less")
 
+    def count_again(self, fetches: Sequence[str]) -> None:
+        """Note how many pages were fetched again, and whether these are too many."""
+        self.again, most = len(fetches) - len(set(fetches)), self.most_again
+        if most is not None and self.again > most:
+            self.wrong.append(f"at most {most} may be fetched again")
+
     @property
     def has_failed(self) -> bool:
         """Whether a promise is broken."""
@@ -183,11 +191,7 @@ class Trial:
                 retry_failed(settings, bloom)
             self._crawl_until_quiet(site, bloom, settings)
         self._outcome.compare(Harvest.read(plain), Harvest.read(bloom))
-        fetches = [page for page in site.fetches if page != START]
-        self._outcome.again = len(fetches) - len(set(fetches))
-        most = self._outcome.most_again
-        if most is not None and self._outcome.again > most:
-            self._outcome.wrong.append(f"at most {most} may be fetched again")
+        self._outcome.count_again([page for page in site.fetches if page != START])
         return self._outcome
 
     def _settings(self, directory: Path) -> dict[str, object]:
@@ -195,7 +199,7 @@ class Trial:
         settings: dict[str, object] = {
             "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
             "BLOOM_REDIS_URL": self._stand.url,
-            "BLOOM_HEARTBEAT": 4,
+            "BLOOM_HEARTBEAT": HEARTBEAT,
             "BLOOM_REMEMBER": schedule.remember,
             "REDIS_URL": self._stand.queue.url,
             **self._stand.SETTINGS,
