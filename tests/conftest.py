@@ -139,13 +139,6 @@ def nodes(any_binary: str) -> Iterator[list[Server]]:
 
 
 @pytest.fixture
-def own_nodes(any_binary: str) -> Iterator[list[Server]]:
-    """As ``nodes``, for one test, which may end some."""
-    with start_cluster(any_binary) as servers:
-        yield servers
-
-
-@pytest.fixture
 def cluster(nodes: list[Server]) -> Iterator[redis.RedisCluster]:
     """A client of that cluster, which is empty."""
     with redis.RedisCluster(

@@ -103,13 +103,6 @@ class Odd:
     def accepts(self, item):
         return int(item["path"][1:] or 0) % 2
 
-class Careful(FeedExporter):
-    "Refuses two pages by itself."
-    def item_scraped(self, item, spider):
-        if item["path"] in ("/3", "/4"):
-            raise ValueError("not this one")
-        return super().item_scraped(item, spider)
-
 class Later(FeedExporter):
     async def item_scraped(self, item, spider):
         return super().item_scraped(item, spider)
@@ -352,14 +345,6 @@ def test_an_item_that_one_feed_cannot_write_loses_no_other(store: Store) -> None
 def own_exporter(name: str) -> str:
     """Return EXTENSIONS with an exporter of the project's own, instead of Scrapy's."""
     return f'{{"scrapy.extensions.feedexport.FeedExporter": null, "odd_spider.{name}": 0}}'
-
-
-def test_what_an_exporter_of_a_project_refuses_has_failed(store: Store) -> None:
-    settings = store.settings(BATCHES, EXTENSIONS=own_exporter("Careful"))
-    with store.lab.start(SPIDER, **settings) as crawl:
-        crawl.wait()
-    assert store.lab.claims().keys() == {"/3", "/4"}
-    assert pages_of(store) - store.items().keys() == {"/3", "/4"}
 
 
 # -- feeds that a crawl does not begin with --

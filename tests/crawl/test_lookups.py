@@ -12,10 +12,11 @@ from support.counting import COUNTING, PAGES, assert_ended_well, plain, spider
 from support.loops import in_loop
 from support.odd_site import LabOf, page, tree
 from support.servers import Server
-from support.workers import Worker
+from support.workers import Worker, put
 
 from scrapy_bloom.bloom.protocol.session import Verdict
 from scrapy_bloom.crawl.duplicates import Lookup
+from scrapy_bloom.crawl.writer import OpKind
 
 URL = "https://example.com/"
 NEW, SEEN = Verdict.NEW, Verdict.SEEN
@@ -80,6 +81,18 @@ async def test_a_url_is_new_to_one_of_the_pages_that_link_it_in_one_round(
         assert offered(one, first) == [True] + 29 * [False]
         assert all(offered(one, second))
         assert one.stat("new") == 30
+
+
+@in_loop
+async def test_a_url_that_another_worker_gives_up_is_new_again(server: Server) -> None:
+    """Nobody would crawl it if it were known as seen since it was pending there."""
+    settings = {"BLOOM_REMEMBER": "crawled"}
+    async with worker(server, **settings) as one, worker(server, **settings) as two:
+        assert not one.sees(0)
+        assert two.sees(0)
+        put(one, OpKind.RELEASE, 0)
+        await one.crawl._writer.flush()
+        assert not two.sees(0)
 
 
 @in_loop
@@ -183,7 +196,7 @@ async def parse(self, response):
 
 
 def test_callbacks_that_block_the_crawl_are_no_outage(lab_of: LabOf) -> None:
-    lab = lab_of(tree(6))
+    lab = lab_of(tree(4))
     code = spider("""
 def parse(self, response):
     import time

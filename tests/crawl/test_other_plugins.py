@@ -164,12 +164,8 @@ def test_the_same_pages_and_items_and_then_nothing_new(
     assert items <= 1
 
 
-#: The one whose requests cannot be stored is tried often.
-@pytest.mark.parametrize(
-    "plugin",
-    [pytest.param(one, marks=[] if one == "playwright" else pytest.mark.slow) for one in PLUGINS],
-    indirect=True,
-)
+#: Requests of the first one cannot be stored.
+@pytest.mark.parametrize("plugin", ["playwright", "scrapy-poet"], indirect=True)
 def test_no_page_is_lost_with_a_kill(plugin: Plugin, lab: Lab, settings: dict[str, Any]) -> None:
     lab.kill_midway(MIDWAY, BASE + plugin.spider, **settings)
     crawl(lab, plugin, settings)

@@ -103,14 +103,6 @@ def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> N
     assert not failing.claims()
 
 
-def test_pages_that_failed_for_good_are_counted(failing: Lab) -> None:
-    for claim in failing.claims().values():
-        failing.client.hset(claim.key, claim.field, f"{claim.owner} 0.0 1 5 ")
-    done = bloom(failing, "recrawl", "--failed", spider=FAILING)
-    assert "3 pages failed too often to be kept: give the URLs" in done.out
-    assert done.code == 0
-
-
 def test_a_crawl_that_runs_crawls_it_before_it_ends(lab: Lab) -> None:
     lab.site.pages["/"] = page("/new")
     lab.site.hold_after(1)
@@ -148,13 +140,6 @@ def test_a_method_gets_the_page_of_a_crawl_spider(lab: Lab) -> None:
     assert done.hits == EACH_RUN + Counter(["/a"])
     assert done.stats["parsed a 0"] == 1
     assert not lab.claims()
-
-
-def test_scheduled_urls_have_no_pending_requests(lab_of: LabOf) -> None:
-    settings = {"BLOOM_REMEMBER": "scheduled"}
-    done = bloom(lab_of({}), "recrawl", "https://example.com/a", **settings)
-    assert (done.code, done.out) == (2, "")
-    assert 'BLOOM_REMEMBER = "scheduled"' in done.err
 
 
 # -- versions: ``meta["bloom_key"]`` --

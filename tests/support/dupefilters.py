@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from scrapy import Request, Spider
+from scrapy import Spider
 
 from scrapy_bloom import BloomDupeFilter
 
@@ -27,10 +27,3 @@ async def shut(*dupefilters: BloomDupeFilter) -> None:
     for dupefilter in dupefilters:
         if (closing := dupefilter._close()) is not None:
             await closing
-
-
-class UrlFingerprinter:
-    """Identifies requests by their URLs without the query."""
-
-    def fingerprint(self, request: Request) -> bytes:
-        return request.url.split("?")[0].encode()

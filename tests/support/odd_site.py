@@ -365,12 +365,6 @@ class Crawl:
     def kill(self) -> None:
         self._nursery.kill(self.pid)
 
-    def is_killed(self) -> bool:
-        """Wait for the end; return whether it was a SIGKILL."""
-        code = self._nursery.wait(self.pid)
-        assert code in (0, -signal.SIGKILL), self.log
-        return code != 0
-
     def wait(self) -> dict[str, Any]:
         """Wait for the end; return the stats, if the process had the time to write them."""
         assert self._nursery.wait(self.pid) == 0, self.log

@@ -1,6 +1,5 @@
 """Servers with replicas, which replace them when they fail: alone, and as a cluster."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ QUICKLY = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 FAILED_AFTER_MS = 1_000
 #: Seconds in which a server answers, unless it is stalled.
 ANSWERS_WITHIN = 0.5
-#: What a server logs when it becomes a primary.
-_PROMOTED = re.compile("(?:PRIMARY|MASTER) MODE enabled|Failover election won|Taking over the ")
 
 
 @contextmanager
@@ -83,21 +80,6 @@ def wait_for_link(replica: Server, primary: Server) -> None:
         until(lambda: other.execute_command("WAIT", 1, 1_000) == 1, "the replica acknowledges")
 
 
-def take_over(replica: Server, others: list[Server]) -> None:
-    """Make a replica of a cluster the primary; wait until other nodes know."""
-    with replica.client() as client:
-        client.execute_command("CLUSTER FAILOVER", "TAKEOVER")
-    for other in (replica, *others):
-        with other.client() as client:
-            until(partial(_knows_primary, client, replica), "the replica is the primary")
-
-
-def _knows_primary(client: redis.Redis, server: Server) -> bool:
-    slots = client.execute_command("CLUSTER", "SLOTS")
-    is_ok = client.cluster("INFO")["cluster_state"] == "ok"
-    return is_ok and server.port in [primary[1] for _, _, primary, *_ in slots]
-
-
 def is_primary(server: Server) -> bool:
     """Whether a node is a primary, and the cluster is whole."""
     with server.client() as client:
@@ -147,10 +129,6 @@ class Node:
         self.server.options += (f"--{option}", str(value))
         with self.server.client() as client:
             client.config_set(option, value)
-
-    def promotions(self) -> int:
-        """Return how often it has become a primary."""
-        return len(_PROMOTED.findall((self.server.directory / "log").read_text()))
 
     def _replication(self, name: str) -> str:
         try:
