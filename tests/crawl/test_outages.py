@@ -116,6 +116,23 @@ async def test_a_server_that_was_restarted_empty_knows_nothing(
         assert worker.sees(5), "it was written since"
 
 
+@in_loop
+async def test_a_page_that_ends_in_an_outage_is_ready_to_be_crawled_again(
+    lasting_server: Server,
+) -> None:
+    """A server that was restarted may have lost the claims on its links."""
+    async with Worker(lasting_server.url) as worker:
+        assert not worker.sees(0)
+        with killed(lasting_server):
+            assert not worker.sees(1)
+            confirm(worker, 0)
+        await worker.found_again()
+        await eventually(lambda: not worker.ops)
+        assert recorded(lasting_server) == 0
+        async with Worker(lasting_server.url) as other:
+            assert not other.sees(0)
+
+
 @REMEMBER
 @in_loop
 async def test_a_bad_connection_hides_nothing_and_repeats_nothing(

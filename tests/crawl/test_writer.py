@@ -1,16 +1,19 @@
-"""``Writer``: the end, errors that are bugs, and long queues, on a real server."""
+"""``Writer`` and ``Pages`` without a crawl: what is written, and when, on a real server."""
 
 import asyncio
 import logging
 from unittest import mock
 
 import pytest
+from scrapy import Request
+from scrapy.http import Response
 from support.loops import eventually, in_loop
 from support.outages import stalled
 from support.servers import Server
-from support.workers import Worker, claimed, confirm, keep, marked, put, recorded
+from support.workers import Worker, claimed, confirm, keep, marked, page, put, recorded
 
 from scrapy_bloom.crawl import writer
+from scrapy_bloom.crawl.pages import Page
 from scrapy_bloom.crawl.writer import OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
@@ -94,3 +97,34 @@ async def test_ops_that_get_no_reply_at_the_end_are_given_up_after_the_time_out(
             await asyncio.wait_for(worker.close(), 30)
         assert "1 writes are lost" in caplog.text
     assert marked(own_server, "crawled") == 1, "pending: the next run crawls it"
+
+
+@in_loop
+async def test_a_page_that_was_fetched_twice_waits_for_what_the_first_fetch_has_yielded(
+    own_server: Server,
+) -> None:
+    """The request that it has yielded is not stored: a kill would lose it."""
+    async with Worker(own_server.url) as worker:
+        pages, first = worker.crawl._pages, page(0)
+        child = page(1).replace(callback=lambda response: None)
+
+        def hand_out(request: Request) -> None:
+            pages.offered(request)
+            assert not worker.dupefilter.request_seen(request)
+            pages.accepted(request)
+            pages.handed_out(request)
+
+        async def recorded_then() -> int:
+            await worker.crawl._writer.flush()
+            return recorded(own_server)
+
+        hand_out(first)
+        parent = pages.begin(first)
+        assert parent is not None
+        pages.yields(parent, child)
+        hand_out(child)
+        pages.finished(first, Response(first.url))
+        pages.settle(Page(dict(parent.claims), outcome=OpKind.CONFIRM))
+        assert await recorded_then() == 0
+        pages.finished(child, Response(child.url))
+        assert await recorded_then() == 2
