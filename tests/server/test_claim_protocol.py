@@ -98,6 +98,12 @@ def test_one_claim_is_for_one_and_the_same_call_again_has_the_same_answer(spider
     assert spider.stored().keys() == {A.hex(), B.hex()}
 
 
+def test_what_is_in_any_bitmap_is_not_claimed(client: Redis) -> None:
+    spider, items = Spider(small(client, blocks=1, capacity=9)), [b"%d" % n for n in range(99)]
+    spider.bloom.extend(items)
+    assert spider.claim(*items, A) == [SEEN] * 99 + [NEW]
+
+
 def test_spiders_do_not_see_each_others_claims(bloom: BloomFilter, spider: Spider) -> None:
     other = Spider(bloom, "other")
     assert spider.claim(A) == other.claim(A, owner=THEIRS) == [NEW]
@@ -156,7 +162,9 @@ def test_a_page_is_remembered_and_its_claim_ended_in_one_round_trip(spider: Spid
     assert spider.bloom.transport.round_trips == before + 1
     assert spider.bloom.contains([A, B]) == [True, False]
     assert spider.only().field == B.hex()
-    assert spider.confirm(A) == [SEEN]
+    spider.bloom.add(B)
+    assert spider.confirm(A, B) == [SEEN, SEEN]
+    assert not spider.stored()
 
 
 def test_a_page_that_another_claims_or_that_failed_stays_new(spider: Spider) -> None:
@@ -291,22 +299,18 @@ def test_a_worker_says_whether_it_is_idle(spider: Spider) -> None:
 # -- shared work --
 
 
-def test_claims_are_given_in_shares_and_each_is_received_once(
-    spider: Spider, client: Redis
-) -> None:
-    run, claims = spider.bloom.run, spider.claims
-    spider.claim(A, B)
+def test_claims_are_given_in_shares_and_each_is_received_once(spider: Spider) -> None:
+    run, claims, given = spider.bloom.run, spider.claims, [A, B, b"d"]
+    spider.claim(*given)
     spider.claim(C, owner=THEIRS)
-    assert run(claims.give([*map(key, (A, B, C))], OURS, "group", 2)) == {key(A), key(B)}
+    assert run(claims.give([*map(key, (*given, C))], OURS, "group", 2)) == {*map(key, given)}
     assert {one.owner for one in spider.stored().values()} == {"group", THEIRS}
     assert run(claims.count_shares("group")) == 2
-    for item in (A, B):
-        (claim,) = run(claims.receive("group"))[0]
-        assert claim.field == item.hex()
-        assert run(claims.take(0, [claim], THEIRS, "n")) == {
-            claim.field: f'{{"of": "{item.hex()}"}}'
-        }
-        assert run(claims.take(0, [claim], OURS, "n")) == {}, "somebody has received it"
+    for items in (given[:2], given[2:]):
+        share = run(claims.receive("group"))[0]
+        texts = {item.hex(): f'{{"of": "{item.hex()}"}}' for item in items}
+        assert run(claims.take(0, share, THEIRS, "n")) == texts
+        assert run(claims.take(0, share, OURS, "n")) == {}, "somebody has received it"
     assert run(claims.receive("group")) == {}
     assert run(claims.receive("another group")) == {}
 

@@ -32,7 +32,6 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.command import COMMANDS
-from tools.reference.commands import own_actions, parsers
 
 URL = URLS[0]
 
@@ -54,15 +53,6 @@ def test_without_a_subcommand_all_are_listed(call: Call) -> None:
     assert (done.code, len(COMMANDS)) == (0, 9)
     assert re.findall(r"^    (\w+)  +\S", done.out, re.MULTILINE) == [*COMMANDS]
     assert all(f"  {code}  " in done.out for code in (0, 1, 2))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_begins_with_a_verb_and_has_examples(call: Call, name: str) -> None:
-    done = call(name, "-h")
-    assert done.code == 0
-    assert f"  scrapy bloom {name}" in done.out.partition("Examples:")[2]
-    options = [str(action.help) for action in own_actions(parsers()[name])]
-    assert all(len(text.split()) <= 12 for text in (COMMANDS[name].HELP, *options))
 
 
 SCRAPY_REDIS = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.migrate.ScrapyRedisFingerprinter"}

@@ -111,6 +111,17 @@ def test_a_slot_that_is_being_moved(
         assert bloom.add_many(URLS) == [False] * len(URLS)
 
 
+def test_scripts_that_one_node_does_not_know(
+    make: Make, cluster: redis.RedisCluster, nodes: list[Server]
+) -> None:
+    with make(nodes[0].port) as bloom:
+        assert bloom.add_many(URLS[:PAGE]) == [True] * PAGE
+        for node in nodes:
+            with node.client() as client:
+                client.script_flush()
+            assert bloom.add_many(URLS[:PAGE]) == [False] * PAGE
+
+
 @pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.RESET_REPLY, Kind.HALF])
 def test_a_lost_reply_of_one_node_is_not_asked_for_again(
     make: Make, cluster: redis.RedisCluster, nodes: list[Server], kind: Kind

@@ -80,16 +80,6 @@ def test_an_item_with_one_offset_twice_counts_it_twice_and_back(client: Redis) -
     assert not any(counters(client))
 
 
-@pytest.mark.parametrize("number", range(len(SEEDS)))
-def test_an_item_is_absent_if_any_of_its_counters_is_zero(client: Redis, number: int) -> None:
-    bloom = connect(client, seeds=SEEDS, capacity=1_000, error_rate=0.01)
-    bloom.add("a")
-    zero = "SET", "u4", f"#{places(bloom, 'a')[number]}", 0
-    client.execute_command("BITFIELD", LAYER, *zero)
-    assert ("a" in bloom, bloom.discard("a")) == (False, False)
-    assert bloom.add("a")
-
-
 def test_a_full_bitmap_grows_and_room_comes_back_with_what_is_discarded(client: Redis) -> None:
     bloom = connect(client, capacity=5)
     assert bloom.add_many([*["a"] * 5, "b"]) == [True, *[False] * 4, True]

@@ -200,23 +200,6 @@ def test_an_unsafe_socket_directory_is_refused(
 # -- crashes --
 
 
-def test_a_server_that_is_killed_has_all_but_the_last_writes(data_dir: Path) -> None:
-    """A write that waits for a slow disk's fsync is acknowledged before it is in the log."""
-    server = EmbeddedServer.attach(data_dir)
-    with closing(client_of(server)) as client:
-        for number in range(1_000):
-            client.setbit("bits", number, 1)
-    kill(server)
-    assert server.socket_path.exists()
-    again = EmbeddedServer.attach(data_dir)
-    with closing(client_of(again)) as client:
-        assert 0 < client.bitcount("bits") == client.bitpos("bits", 0)
-    assert again.socket_path == server.socket_path
-    server.detach()
-    again.detach()
-    assert not server.socket_path.exists()
-
-
 def test_restarted_it_serves_the_same_clients(data_dir: Path) -> None:
     async def steps(both: Both) -> None:
         server = both.connection.server

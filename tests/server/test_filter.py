@@ -140,8 +140,9 @@ def test_a_filter_grows_and_says_so_once_per_bitmap(
     new = [bloom.add(text) for text in texts] if singly else bloom.add_many(texts)
     assert new == [True] * 1_000
     assert bloom.contains(texts) == [True] * 1_000
-    layers = rings(client, 1)[0].layers
-    assert [layer.number for layer in layers] == [0, 1, 2, 3]
+    (ring,) = rings(client, 1)
+    assert [layer.number for layer in ring.layers] == [0, 1, 2, 3]
+    assert [ring.counts[layer.name] == layer.capacity for layer in ring.layers[:3]] == [True] * 3
     assert told.count("grown") == 3
     assert (len(bloom), bloom.info().windows["default"].layers) == (1_000, 4)
     assert bloom.info().windows["default"].error_rate <= 1e-9

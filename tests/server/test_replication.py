@@ -18,7 +18,6 @@ from scrapy_bloom.bloom.errors import StorageError
 
 #: Milliseconds: long enough for a replica that is there, and for one that is not.
 LONG, SHORT = 4_000, 200
-USER = "hasty"
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -67,13 +66,6 @@ def test_a_server_without_replicas(server: Server, client: Redis, kind: str) -> 
         client.config_set("min-replicas-to-write", 1)
         with pytest.raises(StorageError, match="has too few replicas to accept writes"):
             wait_on(server.url, kind, 1, SHORT)
-
-
-def test_a_user_who_may_not_wait_has_no_replicas(server: Server, client: Redis, kind: str) -> None:
-    rules = ("on", ">s", "~*", "+@all", "-wait")
-    with admin(server, "ACL", "DELUSER", USER) as operator:
-        operator.execute_command("ACL", "SETUSER", USER, *rules)
-        assert wait_on(server.url, kind, 1, LONG, username=USER, password="s") == 0
 
 
 @pytest.fixture(scope="module")

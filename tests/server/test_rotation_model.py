@@ -18,7 +18,6 @@ from hypothesis.stateful import (
 )
 from support.clock import MOVED_TO, MovedServer
 from support.examples import examples
-from support.filters import rings
 from support.rotation_model import Block
 
 from scrapy_bloom import BloomFilter
@@ -93,10 +92,6 @@ class Machine(RuleBasedStateMachine):
         expected = [self._block(item).add(item, schedule, self.now) for item in batch]
         assert self.filters[who].add_many(batch) == expected
 
-    @rule(who=clients, batch=batches)
-    def contains(self, who: int, batch: list[str]) -> None:
-        assert self.filters[who].contains(batch) == self._seen(who, batch)
-
     @rule(who=clients, batch=batches, days=st.sampled_from([0, 1, 2, 3, 15, 20, 31, 62, 100, 366]))
     def add_after_a_while(self, who: int, batch: list[str], days: int) -> None:
         self._set_time(self.now + days * DAY + 1)
@@ -116,10 +111,6 @@ class Machine(RuleBasedStateMachine):
         """
         self.windows[who] = window
         self.filters[who] = self._connect(window)
-
-    @rule(who=clients)
-    def restart(self, who: int) -> None:
-        self.filters[who] = self._connect(self.windows[who])
 
     @rule(who=clients)
     def clear(self, who: int) -> None:
@@ -162,14 +153,6 @@ class Machine(RuleBasedStateMachine):
             return
         names = [name.decode() for name in self.server.scan_iter()]
         assert all(self.server.expiretime(name) > self.now for name in names)
-        for ring in rings(self.server, len(self.blocks), KEY):
-            stored = [
-                self.server.strlen(f"{{{KEY}:{ring.block}}}:default:{one.name}")
-                for one in ring.layers
-            ]
-            assert sorted({*stored} - {0}) == sorted(
-                {one.memory for one in ring.layers if one.key_expires > self.now}
-            )
 
     def teardown(self) -> None:
         """With a window, a filter that's no longer used goes by itself."""

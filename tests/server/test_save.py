@@ -3,8 +3,7 @@
 import gzip
 import json
 import random
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from redis import Redis
-from support.clock import MovedServer
 from support.examples import examples
-from support.filters import URLS, add_to, at_round, fields, small, with_windows
+from support.filters import URLS, add_to, at_round, small, with_windows
 from support.servers import contents
 
-from scrapy_bloom import ArchiveError, BloomFilter, ConfigurationError
+from scrapy_bloom import ArchiveError, ConfigurationError
 from scrapy_bloom.bloom.extras import archive, bitmaps
 
 KINDS: list[dict[str, Any]] = [
@@ -238,46 +236,3 @@ def test_any_bytes_are_an_error(client: Redis, path: Path, data: bytes, packed: 
     with pytest.raises(ArchiveError):
         small(client).load(path)
     assert not client.keys()
-
-
-# -- time and memory --
-
-
-@pytest.fixture
-def moved_client(moved: MovedServer) -> Iterator[Redis]:
-    with moved.client() as client:
-        yield client
-
-
-def test_what_is_loaded_is_forgotten_when_it_would_have_been(
-    moved: MovedServer, moved_client: Redis, path: Path
-) -> None:
-    bloom = small(moved_client, window="3 days", period="1 day")
-    bloom.extend(URLS[:500])
-    moved.move(86_400)
-    bloom.extend(URLS[500:600])
-    bloom.save(path)
-    for days, expected in ((1, 600), (2, 100), (3, 0)):
-        moved.move(86_400)
-        other = small(moved_client, f"after {days}", window="3 days", period="1 day")
-        other.load(path)
-        assert sum(other.contains(URLS[:600])) == expected
-        assert other.add_many(URLS[:600]).count(False) == expected
-        assert all(moved_client.ttl(name) > 0 for name in moved_client.keys(f"{{after {days}*"))
-
-
-@pytest.mark.slow
-def test_both_ways_take_memory_for_some_chunks_only(client: Redis, path: Path) -> None:
-    bloom = BloomFilter(client, "shop", capacity=10_000_000, blocks=16)
-    bloom.extend(URLS)
-    for key in bloom.keys():
-        if not key.endswith("ring"):  # so that nothing can be deflated
-            client.set(key, random.Random(key).randbytes(client.strlen(key)))
-    tracemalloc.start()
-    bloom.save(path)
-    small(client, "else").load(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert path.stat().st_size > 20 << 20
-    assert peak < 6 << 20
-    assert fields(client, "else", 7).keys() == fields(client, "shop", 7).keys()
