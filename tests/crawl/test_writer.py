@@ -8,13 +8,14 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 from support.loops import eventually, in_loop
-from support.outages import stalled
+from support.outages import killed, stalled
 from support.servers import Server
 from support.workers import Worker, claimed, confirm, keep, marked, page, put, recorded
 
+from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl import writer
 from scrapy_bloom.crawl.pages import Page
-from scrapy_bloom.crawl.writer import OpKind
+from scrapy_bloom.crawl.writer import Op, OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 
@@ -84,6 +85,34 @@ async def test_an_error_that_is_a_bug_loses_nothing_and_is_logged_once(
         assert claimed(own_server) == 1
     assert caplog.text.count("[bloom-writer]") == 1
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 2
+
+
+@in_loop
+async def test_a_second_restart_in_one_outage_is_noticed(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process between them has got claims on a page's links, and has lost them."""
+    monkeypatch.setattr(writer, "MAX_BATCH", 1)
+    attempts = list[None]()
+
+    def fail(*_: object) -> None:
+        attempts.append(None)
+        raise StorageError("a lost reply")
+
+    async with Worker(own_server.url) as worker:
+        assert not worker.sees(0)
+        key = worker.crawl._context.identity.key(page(0))
+        with mock.patch.object(worker.crawl._context.claims, "confirm", fail):
+            with killed(own_server):
+                assert not worker.sees(1)
+                op = Op(OpKind.CONFIRM, key, epoch=worker.server.epoch)
+                worker.crawl._writer.put(op)
+            await eventually(lambda: attempts)
+            with killed(own_server):
+                pass
+        await worker.found_again()
+        await eventually(lambda: not worker.ops)
+    assert recorded(own_server) == 0
 
 
 @in_loop
