@@ -130,14 +130,3 @@ def test_urls_are_read_from_stdin(
     assert (done.code, done.json["remembered"]) == (1, 3_000)
     give(monkeypatch, f"{urls[0]}\nhttps://[\n".encode())
     shop("check", "-").refused("'https://[' isn't the URL of a page")
-
-
-def test_filters_of_the_library(shop: Call, client: Redis) -> None:
-    """That write all generations, or count."""
-    for key, options in (("a", {"ring": "write-all"}), ("c", {"counting": True})):
-        bloom = BloomFilter(client, key, window="2 months", **options)
-        bloom.extend(fingerprints(URLS[:5]))
-        given = {"BLOOM_KEY": key, "BLOOM_RECRAWL_AFTER": "2 months"}
-        assert shop("info", "--json", **given).json["rows"][0]["urls"] == 5
-        assert shop("check", *URLS[:5], **given).code == 0
-        assert shop("check", URLS[6], **given).code == 1

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,10 +14,6 @@ from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.errors import ConfigurationError
 
 
-def valkey(module: str) -> Any:
-    return pytest.importorskip(module).Valkey()
-
-
 @pytest.mark.parametrize(
     ("kind", "make", "message"),
     [
@@ -28,8 +23,6 @@ def valkey(module: str) -> Any:
         (AsyncBloomFilter, redis.asyncio.Redis().pipeline, r"object of redis\.asyncio\.Redis"),
         (BloomFilter, redis.asyncio.Redis, r"Pass an object of redis\.Redis"),
         (AsyncBloomFilter, Redis, r"Pass an object of redis\.asyncio\.Redis"),
-        (BloomFilter, partial(valkey, "valkey"), r"Pass an object of redis\.Redis"),
-        (AsyncBloomFilter, partial(valkey, "valkey.asyncio"), r"redis\.asyncio\.Redis"),
     ],
 )
 def test_what_is_no_client_is_refused(kind: type, make: Callable[[], Any], message: str) -> None:

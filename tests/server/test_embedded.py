@@ -129,12 +129,6 @@ def test_the_directory_is_known_by_its_real_path(
     second.detach()
 
 
-def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"file/bloom.*choose another one with"):
-        EmbeddedServer.attach(tmp_path / "file" / "bloom")
-
-
 # -- the server's binary --
 
 
