@@ -31,11 +31,11 @@ from benchmarks.found import Found, Size, ratio
 from benchmarks.site import HITS, served
 
 ROOT = Path(__file__).parents[1]
-PAGES, LINKS = 500, 30
+PAGES, LINKS = 400, 30
 #: Milliseconds of a round trip to the server, besides what loopback takes.
 DISTANCES = (0, 1, 5)
 #: Others that take part at each distance, and in how many turns, because they wait for the server
-#: with each link: 500 pages take minutes.
+#: with each link, so that a crawl takes a minute.
 OTHERS: Mapping[int, Mapping[str, int]] = {0: {SET: 2, BITS: 2}, 1: {SET: 2}, 5: {SET: 1}}
 #: Seconds after which a crawl hangs.
 TIMEOUT = 600
