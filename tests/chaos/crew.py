@@ -11,7 +11,7 @@ from support.nursery import options_of, shared_nursery
 
 SPIDER = Path(__file__).with_name("spider.py")
 #: Seconds that a crew may take in all. None should be as slow.
-PATIENCE = 120.0
+PATIENCE = 240.0
 #: Seconds until one that has ended starts again, and between two signals, at most.
 PAUSE, BETWEEN_SIGNALS = 1.0, 0.3
 TICK = 0.01

@@ -91,7 +91,7 @@ class Replicated(Stand):
     """Servers with a replica each. An outage harms one of the primaries, and it is replaced."""
 
     OUTAGES = (*Stand.OUTAGES, "failover")
-    SECONDS = 6.0
+    SECONDS = 4.5
     _group: Group
 
     @property

@@ -9,8 +9,8 @@ import pytest
 from chaos.stand import CLUSTER, SENTINEL, SERVER, STANDS
 from chaos.trial import Harvest, Outcome, Schedule, Trial
 
-SEEDS = {SERVER: [1, 2], CLUSTER: [1], SENTINEL: [1]}
-SCHEDULE = Schedule(SERVER, 1, "crawled", "memory", 2, [(1.0, "SIGKILL"), (1.5, "SIGINT twice")])
+SEEDS = {SERVER: [42, 113], CLUSTER: [72], SENTINEL: [199]}
+SCHEDULE = Schedule(SERVER, 1, "crawled", "memory", 2, [(0.5, "SIGKILL"), (1.0, "SIGINT twice")])
 ITEMS = frozenset({("1", 0, "a"), ("1", 1, "b")})
 PLAIN = Harvest(frozenset("01"), ITEMS)
 
