@@ -39,8 +39,6 @@ DISTANCES = (0, 1, 5)
 OTHERS: Mapping[int, Mapping[str, int]] = {0: {SET: 2, BITS: 2}, 1: {SET: 2}, 5: {SET: 1}}
 #: Seconds after which a crawl hangs.
 TIMEOUT = 600
-#: Crawls that are killed.
-KILLS = 5
 
 Crawl = dict[str, Any]
 #: The crawls of a distance: those of each dupefilter, in the order of the turns.
@@ -156,7 +154,7 @@ def run_kills(size: Size) -> Found:
     pages, again = size.of(PAGES), []
     with started(for_crawls=True) as server:
         settings = settings_of(CRAWLED, server.url)
-        for _ in range(min(size.rounds, KILLS)):
+        for _ in range(size.rounds):
             with server.client() as client, served(pages, LINKS) as site:
                 client.flushall()
                 with _start(site, settings) as process:
