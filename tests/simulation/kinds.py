@@ -38,15 +38,12 @@ class Kind:
         items: share of the pages that have an item; below 1, the others are read in each run, and
             at the end each of them links a page that is new.
         each_run: matches the URLs of pages that are remembered for a run only.
-        spiders: how many share the filter. All read the same site, each from a start page of its
-            own; at the end, only the first one runs, and has to get what it can reach.
-        settings: further ones, of all processes.
+        settings: more of them, of all processes.
         choices: settings that each process draws one value of.
         queues: each run has one of them.
         repeats: whether any page may be crawled again; else those that a process left.
         passes: whether, at the end, all URLs are forgotten and crawled once more.
         lasts: whether the filter may never forget.
-        steps: of the part with faults.
     """
 
     faults: Faults
@@ -59,14 +56,12 @@ class Kind:
     gone: float = 0.08
     items: float = 1.0
     each_run: str = ""
-    spiders: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     queues: Sequence[str] = (MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT)
     repeats: bool = True
     passes: bool = False
     lasts: bool = False
-    steps: int = 800
 
 
 def _feed(items: int) -> dict[str, Any]:
@@ -78,9 +73,9 @@ def _feed(items: int) -> dict[str, Any]:
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.01}
 _ENDS = {"kill": 0.004, "stop": 0.003}
 _FAULTS = {**_NETWORK, **_ENDS, "jump": 0.002, "block": 0.01}
-_SERVER = {"forget": 0.001, "restart": 0.001, "fill": 0.001}
-_WINDOW = {"BLOOM_RECRAWL_AFTER": "2 hours"}
-#: A worker has more requests queued than it downloads at a time, and others are idle.
+_SERVER = {"forget": 0.004, "restart": 0.002, "fill": 0.001, "evict": 0.001}
+_FEW = {"kill": 0.002, "stop": 0.001, "kill_sharer": 0.15}
+#: A worker has more requests queued than it downloads at a time, while others are idle.
 _SHARED: dict[str, Any] = {
     "pages": (20, 40),
     "workers": 4,
@@ -89,27 +84,22 @@ _SHARED: dict[str, Any] = {
     "choices": {"CONCURRENT_REQUESTS": [1, 2]},
 }
 KINDS: dict[str, Kind] = {
-    "sharing": Kind(
-        Faults(kill=0.002, stop=0.001, kill_sharer=0.2), fails=False, repeats=False, **_SHARED
-    ),
-    "cut off": Kind(
-        Faults(**_FAULTS, fill=0.001, lost_share=0.1, kill_sharer=0.1), **_SHARED
-    ),
-    "calm": Kind(Faults(), fails=False, repeats=False),
     "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
     # Not with a shared queue: by a retry that goes through it, a page may be held by two workers.
     "failing": Kind(Faults(), stored=1.0, repeats=False, queues=(MEMORY, JOBDIR)),
-    "errbacks": Kind(Faults(kill=0.01), fails=False, stored=0.3, gone=0.3),
+    "errbacks": Kind(Faults(kill=0.02), fails=False, stored=0.3, gone=0.4, queues=(MEMORY, JOBDIR)),
+    "sharing": Kind(Faults(**_FEW), fails=False, repeats=False, **_SHARED),
+    "outages": Kind(
+        Faults(**_FEW, lost_request=0.002, lost_reply=0.005, fill=0.001, lost_share=0.2),
+        stored=1.0,
+        **_SHARED,
+    ),
+    "server": Kind(Faults(**_FAULTS, **_SERVER), raises=True),
     "listings": Kind(
         Faults(**_FAULTS),
         each_run="[3-7]$",
         settings={"BLOOM_RECRAWL_RULES": [("[3-7]$", "run")]},
     ),
-    "faults": Kind(Faults(**_FAULTS), raises=True),
-    "outages": Kind(Faults(lost_request=0.05, lost_reply=0.03, fill=0.01, kill=0.01), fails=False),
-    "server": Kind(Faults(**_FAULTS, **_SERVER), raises=True),
-    "evicted": Kind(Faults(**_FAULTS, evict=0.004)),
-    "spiders": Kind(Faults(**{**_FAULTS, "kill": 0.01}), spiders=2),
     "items": Kind(Faults(**_FAULTS), items=0.5, raises=True, settings={"BLOOM_ITEMS_ONLY": True}),
     "feeds": Kind(
         Faults(**_FAULTS),
@@ -119,17 +109,10 @@ KINDS: dict[str, Kind] = {
     ),
     "rotating": Kind(
         Faults(**{**_FAULTS, "jump": 0.01}),
-        settings=_WINDOW,
+        settings={"BLOOM_RECRAWL_AFTER": "2 hours"},
         choices={
             "BLOOM_ROTATE_EVERY": ["30 minutes", "1 hour"],
             "BLOOM_CAPACITY": [4, 8, 1_000],
-        },
-        passes=True,
-    ),
-    "rules": Kind(
-        Faults(**{**_FAULTS, "jump": 0.01}),
-        settings=_WINDOW,
-        choices={
             "BLOOM_RECRAWL_RULES": [[], [("[02468]$", "1 hour")], [("[0-4]$", "90 minutes")]],
         },
         passes=True,

@@ -19,15 +19,13 @@ from unittest import mock
 import redis
 import redis.asyncio
 import scrapy_redis.connection
-from scrapy import Spider, crawler
+from scrapy import crawler
 from scrapy.core import downloader, engine
-from scrapy.downloadermiddlewares import robotstxt
 from scrapy.extensions import corestats
 from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.utils import asyncio as scrapy_asyncio
 from scrapy.utils.asyncio import AsyncioLoopingCall
-from twisted.internet.defer import Deferred
 
 from scrapy_bloom.bloom.client import transport
 from scrapy_bloom.bloom.client.connect import Connection
@@ -38,7 +36,7 @@ from scrapy_bloom.crawl import server, workers
 from scrapy_bloom.crawl.workers import Worker
 from simulation.loop import SimulatedLoop
 from simulation.site import Site, SiteError, short
-from simulation.spiders import Handler, Pipeline, Storage
+from simulation.spiders import Handler, Pages, Pipeline, Storage
 from simulation.world import KilledError, World
 
 #: Seconds that the package waits for the server.
@@ -92,9 +90,6 @@ class Process:
         site: the site.
         name: of the process.
         settings: Scrapy's, besides those of all processes.
-        spider: its number; it begins with the start page of this number.
-        spidercls: its class.
-        slot: which of the processes that differ it is.
 
     Attributes:
         must_stop: whether it was stopped, or killed.
@@ -113,25 +108,14 @@ class Process:
         site: Site,
         name: str,
         settings: dict[str, Any],
-        *,
-        spider: int,
-        spidercls: type[Spider],
-        slot: int = 0,
     ) -> None:
-        self.world, self.site, self.name, self.spider, self.slot = world, site, name, spider, slot
-        self.rng, self.start_url = world.rng, site.starts[spider]
+        self.world, self.site, self.name, self.rng = world, site, name, world.rng
         self.must_stop, self.owner, self.is_clean = False, "", False
         self.items, self.pages = set[str](), set[str]()
         self.dont_filter = settings["SIMULATED_DONT_FILTER"]
         is_shared = settings.get("SCHEDULER", "").startswith("scrapy_redis.")
         self.unpicklable = None if is_shared else (lambda: True)
         self._settings = {**SETTINGS, **settings, "SIMULATED_PROCESS": self}
-
-        class Named(spidercls):  # type: ignore[misc, valid-type]
-            name = f"pages{spider}"
-
-        Named.__module__ = spidercls.__module__
-        self._spidercls = Named
         self._process: _Process | None = None
         self._signals, self.again = 0, float("inf")
         self._task = world.spawn(self._main, self)
@@ -142,7 +126,7 @@ class Process:
         """Note that a page's callback is done."""
         self.pages.add(response.url)
         if not self.site.is_plain:
-            self.site.crawled(response, self.name, self.spider)
+            self.site.crawled(response, self.name)
 
     def delivered(self, url: str) -> None:
         """Store an item, or raise."""
@@ -195,7 +179,7 @@ class Process:
         if self.must_stop:
             return
         self._process = process = _Process(self.world, self._settings)
-        crawling = process.crawl(self._spidercls)
+        crawling = process.crawl(Pages)
         (crawled,) = process.crawlers
         process.start(install_signal_handlers=False)
         self._process, self.is_clean = None, self._signals < 2
@@ -311,22 +295,6 @@ def _tasks(loop: Any = None) -> list[asyncio.Task[Any]]:
     return [task for task in running.tasks if not task.done()]
 
 
-def _shared(deferred: Deferred[Any]) -> asyncio.Future[Any]:
-    """Return a future for the result of a Deferred which has several.
-
-    Scrapy 2.19 lets the second request that waits for robots.txt go, whatever that says.
-    """
-    future = asyncio.get_running_loop().create_future()
-
-    def give(result: Any) -> Any:
-        if not future.done():
-            future.set_result(result)
-        return result
-
-    deferred.addCallback(give)
-    return future
-
-
 def _nothing(*_: object) -> None:
     """Do nothing: this concerns the process that simulates."""
 
@@ -350,7 +318,6 @@ def _of_scrapy(world: World) -> list[tuple[Any, str, Any]]:
         (downloader, "monotonic", clock.monotonic),
         (corestats, "monotonic", clock.monotonic),
         (scrapy_asyncio, "time", clock),
-        (robotstxt, "maybe_deferred_to_future", _shared),
         # Rounding may leave a moment in which no time passes.
         (AsyncioLoopingCall, "_to_sleep", lambda call: max(0.001, sleeps(call))),
         (asyncio, "all_tasks", _tasks),

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -14,7 +13,6 @@ from scrapy_bloom import BloomFilter
 from simulation.kinds import JOBDIR, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
 from simulation.process import Process, simulated
 from simulation.site import Site, short
-from simulation.spiders import SPIDERS, Crawling, Plain
 from simulation.world import Faults, World
 
 #: Hashes keep the order in which their fields were written: a run repeats on another server.
@@ -28,7 +26,8 @@ CHOICES: dict[str, list[Any]] = {
 }
 #: The same while faults happen: settings that end a crawl.
 ENDS = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
-#: Crawls after the part with faults, at most.
+#: Steps of the part with faults, and crawls after it, at most.
+STEPS = 800
 LAST_CRAWLS = 12
 #: Steps between two looks at all keys.
 LOOK_STEPS = 40
@@ -52,68 +51,35 @@ class Result:
     Attributes:
         seed: of the run.
         violations: what does not hold, a line each.
-        struck: faults that happened.
+        struck: faults that happened, and "share" for batches that gave or received work.
         trace: what happened, a line each.
     """
 
     seed: int
-    shared_count: int = 0
     violations: list[str] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
 
-def simulate(
-    server: FrozenServer,
-    seed: int,
-    kind: Kind,
-    *,
-    without: Collection[int] = (),
-    steps: int = 0,
-) -> Result:
+def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
     """Simulate crawls of one site; return what does not hold.
 
     Args:
         server: is emptied.
         seed: of all choices.
         kind: of the run.
-        without: numbers of the faults that do not happen, although they would.
-        steps: of the part with faults; 0 for as many as the kind has.
     """
-    world = World(server, seed, kind.faults, without)
+    world = World(server, seed, kind.faults)
     result = Result(seed, struck=world.struck, trace=world.trace)
-    # XX
     try:
         with tempfile.TemporaryDirectory() as directory, simulated(world):
-            run = Run(world, kind, steps or kind.steps, Path(directory))
-            result.violations += run.violations()
+            result.violations += Run(world, kind, Path(directory)).violations()
     except AssertionError as error:
         result.violations += [*world.found, f"{type(error).__name__}: {error}"]
     finally:
         world.close()
-    result.shared_count = world.shared_count
+    result.struck += ["share"] * world.shared_count
     return result
-
-
-def shrink(server: FrozenServer, failed: Result, kind: Kind) -> Result:
-    """Return a run of the same seed that fails too, with fewer steps and only needed faults."""
-    best, steps = failed, kind.steps
-    while steps > 10:
-        result = simulate(server, failed.seed, kind, steps=steps // 2)
-        if not result.violations:
-            break
-        best, steps = result, steps // 2
-    without: set[int] = set()
-    number = 0
-    while number < len(best.struck):
-        result = simulate(server, failed.seed, kind, without=without | {number}, steps=steps)
-        if result.violations:
-            best = result
-            without.add(number)
-        number += 1
-    kept = [fault for number, fault in enumerate(best.struck) if number not in without]
-    best.trace.append(f"needs {steps} steps, and of {len(failed.struck)} faults: {' '.join(kept)}")
-    return best
 
 
 class Run:
@@ -122,33 +88,25 @@ class Run:
     Args:
         world: the world.
         kind: of the run.
-        steps: of the part with faults.
         directory: for queues on a disk.
     """
 
-    def __init__(self, world: World, kind: Kind, steps: int, directory: Path) -> None:
-        rng, self._world, self._steps = world.rng, world, steps
-        self._directory, self._queue = directory, rng.choice(kind.queues)
+    def __init__(self, world: World, kind: Kind, directory: Path) -> None:
+        rng, self._world = world.rng, world
+        self._directory, self._queue = directory / "job", rng.choice(kind.queues)
         if self._queue in (REDIS, TRANSIENT) or (self._queue == JOBDIR and not kind.repeats):
             # Another worker, or run, may lose what is not stored: see "Not" in docs/guarantees.md.
             kind = replace(kind, stored=1.0)
+        if self._queue == JOBDIR:
+            kind = replace(kind, workers=1)
         if kind.stored < 1 and kind.faults.lost_request:  # or, the same, if it was cut off
             kind = replace(kind, **rng.choice([{"stored": 1.0}, {"workers": 1}]))
         self._kind, self._site = kind, Site(rng, world.log, kind)
         world.names = {field: short(url) for field, url in self._site.fields.items()}
-        # All of one class: a page that one records has the same links for the others. And several
-        # read their start pages in each run: all else that one has recorded hides its links.
-        classes = SPIDERS if kind.spiders == 1 else (Plain, Crawling)
-        self._class = rng.choice(classes)
         # Of all crawls: a link to the start page may record it, and hide it from a later one.
-        self._settings = {
-            "ROBOTSTXT_OBEY": rng.random() < 0.7,
-            "SIMULATED_DONT_FILTER": rng.random() < 0.7,
-        }
-        #: Processes that differ, in their spiders or directories: in the end, each has its turn.
-        self._slots = kind.spiders * (2 if self._queue == JOBDIR and kind.repeats else 1)
+        self._settings = {"SIMULATED_DONT_FILTER": rng.random() < 0.7}
         self._processes: list[Process] = []
-        self._in_slot: dict[int, Process] = {}
+        self._last_started: Process | None = None
         self._started, self._is_ending = 0, False
         #: Choices of all processes when no faults happen any more.
         self._last = {name: rng.choice(values) for name, values in kind.choices.items()}
@@ -157,7 +115,7 @@ class Run:
         #: Owner of claims -> when it ended.
         self._ended: dict[str, float] = {}
         self._found: list[str] = []
-        world.log(f"SPIDERS {self._class.__name__}, queue {self._queue}, {self._settings}")
+        world.log(f"QUEUE {self._queue}, {self._settings}, place {world.place}")
 
     def violations(self) -> list[str]:
         """Crawl; return what does not hold."""
@@ -168,13 +126,13 @@ class Run:
         if self._kind.items < 1:
             self._world.log("EACH LISTING LINKS A NEW PAGE")
             self._site.publish()
-            self._crawl_until_quiet(range(self._slots))
+            self._crawl_until_quiet()
             self._check("")
         if self._kind.passes:
             self._world.log("ALL URLS ARE FORGOTTEN")
             self._world.now += WINDOW + 2 * PERIOD
             self._site.crawled_pages.clear()
-            self._crawl_until_quiet(range(self._slots))
+            self._crawl_until_quiet()
             self._check(" after the window")
         return [*self._world.found, *self._found]
 
@@ -187,16 +145,14 @@ class Run:
             nonlocal steps
             steps += 1
             if len(self._processes) < kind.workers and world.rng.random() < kind.starts:
-                used = {process.slot for process in self._processes if self._queue == JOBDIR}
-                if free := [slot for slot in range(self._slots) if slot not in used]:
-                    self._start(world.rng.choice(free))
+                self._start()
             self._strike()
             self._note_ended()
             if steps % LOOK_STEPS == 0:
                 self._found += self._lasting()
 
-        self._start(0)
-        world.run(lambda: steps >= self._steps, between)
+        self._start()
+        world.run(lambda: steps >= STEPS, between)
         for process in self._processes:
             if self._kind.faults.kill and world.rng.random() < 0.5:
                 process.kill()
@@ -250,7 +206,7 @@ class Run:
         """Whether a process has left its claims: it has ended, or has said so while it stops."""
         if not (process.must_stop and self._world.lives(process.name)):
             return not self._world.lives(process.name)
-        workers = self._world.execute("ZRANGE", f"{{k:0}}:workers:pages{process.spider}", 0, -1)
+        workers = self._world.execute("ZRANGE", "{k:0}:workers:pages", 0, -1)
         return not any(process.owner.encode() in worker for worker in workers)
 
     def _left_by(self, owner: str, url: str, over: dict[str, Process]) -> Process | None:
@@ -270,28 +226,17 @@ class Run:
         world = self._world
         world.faults = Faults()
         world.run(lambda: not self._processes, self._note_ended)
-        if self._kind.spiders > 1:
-            world.log("ONLY SPIDER 0 RUNS")
-            self._crawl_until_quiet(range(0, self._slots, self._kind.spiders), spider=0)
-            expected = self._site.reachable_by(0) & self._crawl_plainly(0).pages
-            self._note_missing(expected, " from spider 0")
-        self._crawl_until_quiet(range(self._slots))
+        self._crawl_until_quiet()
 
-    def _crawl_until_quiet(self, slots: Sequence[int], spider: int | None = None) -> None:
-        quiet = 0
-        for number in range(LAST_CRAWLS * len(slots)):
-            before, was_quiet = self._lasting_fetches(), not self._left(spider)
-            self._crawl_once(slots[number % len(slots)])
-            is_quiet = was_quiet and self._lasting_fetches() == before and not self._left(spider)
-            quiet = quiet + 1 if is_quiet else 0
-            if quiet == len(slots):
+    def _crawl_until_quiet(self) -> None:
+        for _ in range(LAST_CRAWLS):
+            before, was_quiet = self._lasting_fetches(), not self._left()
+            self._world.now += 120.0  # failed pages are ready to be retried
+            process = self._start()
+            self._world.run(lambda one=process: not one.is_running)
+            self._note_ended()
+            if was_quiet and self._lasting_fetches() == before and not self._left():
                 return
-
-    def _crawl_once(self, slot: int) -> None:
-        self._world.now += 120.0  # failed pages are ready to be retried
-        process = self._start(slot)
-        self._world.run(lambda: not process.is_running)
-        self._note_ended()
 
     def _lasting_fetches(self) -> int:
         """Return how often pages were fetched that are not read in each run."""
@@ -302,42 +247,39 @@ class Run:
             map(sum, (d.values() for d in (site.fails, site.stumbling, site.raises)))
         )
 
-    def _start(self, slot: int) -> Process:
+    def _start(self) -> Process:
         self._started += 1
         name, rng, kind = f"p{self._started}", self._world.rng, self._kind
         drawn = {name: rng.choice(values) for name, values in {**CHOICES, **kind.choices}.items()}
         drawn |= self._last if self._is_ending else {}
         if kind.faults.stop and not self._is_ending and rng.random() < 0.3:
             drawn[rng.choice(ENDS)] = rng.randint(1, 4)
-        self._world.log(f"{name}: STARTS {drawn} {slot or ''}")
-        own = {**SETTINGS, **kind.settings, **drawn, **self._queue_settings(slot)}
-        process = self._make(name, own, slot % kind.spiders, slot)
+        self._world.log(f"{name}: STARTS {drawn}")
+        own = {**SETTINGS, **kind.settings, **drawn, **self._queue_settings()}
+        self._last_started = process = self._make(name, own)
         self._processes.append(process)
-        self._in_slot[slot] = process
         return process
 
-    def _make(self, name: str, own: dict[str, Any], spider: int, slot: int = 0) -> Process:
-        own, cls = {**self._settings, **own}, self._class
-        return Process(self._world, self._site, name, own, spider=spider, spidercls=cls, slot=slot)
+    def _make(self, name: str, own: dict[str, Any]) -> Process:
+        return Process(self._world, self._site, name, {**self._settings, **own})
 
-    def _queue_settings(self, slot: int) -> dict[str, Any]:
+    def _queue_settings(self) -> dict[str, Any]:
         if self._queue == JOBDIR:
-            directory = self._directory / str(slot)
-            if slot in self._in_slot and not self._in_slot[slot].is_clean:
+            if self._last_started is not None and not self._last_started.is_clean:
                 # Scrapy's queue on a disk does not survive a kill, and would stop the next crawl.
-                self._world.log(f"JOBDIR {slot} is removed")
-                rmtree(directory, ignore_errors=True)
-            return {"JOBDIR": str(directory)}
+                self._world.log("JOBDIR is removed")
+                rmtree(self._directory, ignore_errors=True)
+            return {"JOBDIR": str(self._directory)}
         if self._queue in (REDIS, TRANSIENT):
             scheduler = "scrapy_redis.scheduler.Scheduler"
             return {"SCHEDULER": scheduler, "SCHEDULER_PERSIST": self._queue == REDIS}
         return {}
 
-    def _crawl_plainly(self, spider: int) -> Process:
+    def _crawl_plainly(self) -> Process:
         """Crawl with Scrapy's own filter in memory; nothing is noted but what it gets."""
         self._site.is_plain = True
         own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
-        process = self._make(f"plain{spider}", own, spider)
+        process = self._make("plain", own)
         self._world.run(lambda: not process.is_running)
         self._site.is_plain = False
         return process
@@ -345,20 +287,15 @@ class Run:
     # -- what must hold --
 
     def _check(self, when: str) -> None:
-        plain = [self._crawl_plainly(number) for number in range(self._kind.spiders)]
-        expected = set[str]().union(*(process.pages for process in plain))
-        self._note_missing(expected, when)
-        more = self._site.crawled_pages.keys() - expected
-        self._found += [f"Scrapy does not get it: {short(url)}" for url in sorted(more)]
-        lost = set[str]().union(*(process.items for process in plain)) - self._site.stored
+        plain, crawled = self._crawl_plainly(), self._site.crawled_pages.keys()
+        self._found += [f"missing{when}: {short(url)}" for url in sorted(plain.pages - crawled)]
+        more = sorted(crawled - plain.pages)
+        self._found += [f"Scrapy does not get it: {short(url)}" for url in more]
+        lost = plain.items - self._site.stored
         self._found += [f"its item is lost: {short(url)}" for url in sorted(lost)]
         self._found += [*self._left(), *self._lasting()]
         if not self._kind.repeats:
             self._check_repeats()
-
-    def _note_missing(self, expected: Collection[str], when: str) -> None:
-        missing = {*expected} - self._site.crawled_pages.keys()
-        self._found += [f"missing{when}: {short(url)}" for url in sorted(missing)]
 
     def _check_repeats(self) -> None:
         """Find pages that were crawled again, though no process left them behind."""
@@ -376,11 +313,9 @@ class Run:
     def _keys(self, part: bytes) -> list[bytes]:
         return sorted(key for key in self._world.execute("KEYS", "{*") if part in key)
 
-    def _left(self, spider: int | None = None) -> list[str]:
-        """Find claims, of one spider or all."""
-        part = b":claims:" if spider is None else f":claims:pages{spider}".encode()
+    def _left(self) -> list[str]:
         client = self._world.client
-        return [f"left: {key!r} {client.hgetall(key)}" for key in self._keys(part)]
+        return [f"left: {key!r} {client.hgetall(key)}" for key in self._keys(b":claims:")]
 
     def _lasting(self) -> list[str]:
         found = [] if self._kind.lasts else self._world.execute("EVAL", LASTING, 0)

@@ -1,19 +1,16 @@
 """The site of a simulated crawl: what the network answers, and what became of its pages."""
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
 
 from scrapy import Request
-from scrapy.http import HtmlResponse, Response, TextResponse, XmlResponse
+from scrapy.http import Response
 from scrapy.utils.request import fingerprint
 
 ROOT = "https://site.example/"
-#: What spiders read before its pages: none of them is a page.
-ROBOTS, SITEMAP = f"{ROOT}robots.txt", f"{ROOT}sitemap.xml"
-SITEMAPS = [f"{ROOT}sitemap{number}.xml" for number in range(2)]
 
 
 def short(url: str) -> str:
@@ -30,7 +27,7 @@ class Price:
 
 
 class Site:
-    """Pages that link each other at random, with their robots.txt and sitemaps.
+    """Pages that link each other at random.
 
     Args:
         rng: makes the site.
@@ -38,7 +35,6 @@ class Site:
         kind: of the run: says which pages there are.
 
     Attributes:
-        starts: the start page of each spider.
         links: URL -> URLs that it links, and whether their requests can be stored.
         fails: URL -> how often it still answers with an error.
         stumbling: URL -> how often its callback still raises between two outputs.
@@ -55,14 +51,12 @@ class Site:
         crawled_pages: how often the callback of each was done.
         crawled_by: the same by process.
         stored: pages whose item was delivered.
-        spiders: those that have crawled each page, or followed each redirect.
         fields: field of a claim -> URL.
     """
 
     def __init__(self, rng: Random, log: Callable[[str], None], kind: Any) -> None:
         self._log, self.is_plain, self.is_stored_whole = log, False, kind.stored == 1
         names = [ROOT, *(f"{ROOT}{number}" for number in range(rng.randint(*kind.pages)))]
-        self.starts = [ROOT, *(rng.choice(names[:3]) for _ in range(kind.spiders - 1))]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
         for number, name in enumerate(names[1:], 1):
             # Each is linked from one before it, so that all can be reached.
@@ -70,29 +64,25 @@ class Site:
         for name in names:
             for _ in range(rng.randrange(4)):
                 self.links[name].append((rng.choice(names), rng.random() < kind.stored))
-        ends = [name for name in names if not self.links[name] and name not in self.starts]
+        ends = [name for name in names if not self.links[name] and name != ROOT]
         self.redirects = {name: rng.choice(names) for name in ends if rng.random() < 0.3}
-        pages = [name for name in names if name not in (*self.starts, *self.redirects)]
+        pages = [name for name in names if name not in (ROOT, *self.redirects)]
         self.gone = {name: rng.choice([404, 410]) for name in pages if rng.random() < kind.gone}
         self._choose_faults(rng, names, pages, kind)
         self.listings = {ROOT, *(name for name in names if rng.random() >= kind.items)}
         self.listings -= self.redirects.keys() | self.gone.keys()
-        self.disallowed = {name for name in pages if rng.random() < 0.08}
         self.dropped = {name for name in pages if rng.random() < 0.1}
         self.unfiltered = {name for name in pages if not self.links[name] and rng.random() < 0.5}
         run_only = {name for name in names if kind.each_run and re.search(kind.each_run, name)}
         circles = {name for name in self.redirects if self._target(name) in self.redirects}
-        self.each_run = {*self.starts, *self.unfiltered, *run_only, *circles}
+        self.each_run = {ROOT, *self.unfiltered, *run_only, *circles}
         if kind.items < 1:  # a redirect to a page that is known may lead to a listing
             self.each_run |= self.listings | self.redirects.keys()
-        self._listed = [name for name in self.links if rng.random() < 0.7]
         self.stored: set[str] = set()
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
-        self.spiders: dict[str, set[int]] = defaultdict(set)
-        urls = (*names, SITEMAP, *SITEMAPS)
-        self.fields = {fingerprint(Request(name)).hex(): name for name in urls}
+        self.fields = {fingerprint(Request(name)).hex(): name for name in names}
         for name in names:
             self._describe(name)
 
@@ -114,7 +104,7 @@ class Site:
         more += [f"its item fails {times} times"] if (times := self.raises.get(name)) else []
         more += [f"is {self.gone[name]}"] if name in self.gone else []
         more += [f"redirects to {short(self.redirects[name])}"] if name in self.redirects else []
-        kinds = "listings", "disallowed", "dropped", "unfiltered", "each_run"
+        kinds = "listings", "dropped", "unfiltered", "each_run"
         more += [kind for kind in kinds if name in getattr(self, kind)]
         self._log(f"site: {', '.join([f'{short(name)} links {links or None}', *more])}")
 
@@ -125,22 +115,12 @@ class Site:
 
     # -- what the network answers --
 
-    def respond(self, request: Request, process: str, spider: int) -> Response:
+    def respond(self, request: Request, process: str) -> Response:
         """Return the response to a request, or raise."""
         url = request.url
-        if url == ROBOTS:
-            lines = [f"Disallow: /{short(name)}$" for name in sorted(self.disallowed)]
-            return TextResponse(url, body="\n".join(["User-agent: *", *lines]).encode())
-        if url == SITEMAP:
-            return _xml(url, "sitemapindex", "sitemap", SITEMAPS)
-        if url in SITEMAPS:
-            half = self._listed[SITEMAPS.index(url) :: 2]
-            return _xml(url, "urlset", "url", [ROOT, *half])
         if not self.is_plain:
             self.fetched[url] += 1
             self._log(f"{process}: fetches {short(url)}")
-            if url in self.redirects:
-                self.spiders[url].add(spider)
             if self.fails.get(url):
                 self.fails[url] -= 1
                 if url in self._unreachable:
@@ -148,13 +128,11 @@ class Site:
                 return Response(url, status=503 if url in self.redirects else 500)
         if url in self.redirects:
             return Response(url, 302, headers={"Location": self.redirects[url]})
-        links = "".join(f'<a href="{link}">{short(link)}</a>' for link, _ in self.links[url])
-        body = f"<html><body>{links}</body></html>".encode()
-        return HtmlResponse(url, self.gone.get(url, 200), body=body)
+        return Response(url, self.gone.get(url, 200))
 
     def publish(self) -> None:
         """Publish a page for each listing that is read in each run; the listing links it."""
-        for name in sorted(self._reached(self.each_run - self.disallowed) & self.listings):
+        for name in sorted(self._reached(self.each_run) & self.listings):
             new = f"{name}new"
             self.links[name].append((new, True))
             self.links[new] = []
@@ -178,26 +156,16 @@ class Site:
             raise ConnectionError("database is down")
         self.stored.add(url)
 
-    def crawled(self, response: Response, process: str, spider: int) -> None:
+    def crawled(self, response: Response, process: str) -> None:
         """Note that a page's callback is done."""
         if response.status == 200:
             self._log(f"{process}: has crawled {short(response.url)}")
             self.crawled_pages[response.url] += 1
             self.crawled_by[process, response.url] += 1
-            self.spiders[response.url].add(spider)
 
-    def reachable_by(self, spider: int) -> set[str]:
-        """Return what a spider has to get alone: the links of pages that only it has crawled.
-
-        A page that another one has crawled, too, may have left its links to that one.
-        """
-        own = {url for url, spiders in self.spiders.items() if spiders == {spider}}
-        start = self.starts[spider]
-        return self._reached({*own, start} - self.disallowed, [start]) - self.redirects.keys()
-
-    def _reached(self, by: Collection[str], starts: Collection[str] = ()) -> set[str]:
-        """Return the start pages, and what they lead to by way of such pages."""
-        found, waiting = set[str](), [*(starts or self.starts)]
+    def _reached(self, by: Collection[str]) -> set[str]:
+        """Return the start page, and what it leads to by way of such pages."""
+        found, waiting = set[str](), [ROOT]
         while waiting:
             url = waiting.pop()
             if url not in found:
@@ -206,10 +174,3 @@ class Site:
                     waiting += [self.redirects[url]] if url in self.redirects else []
                     waiting += [link for link, _ in self.links[url]]
         return found
-
-
-def _xml(url: str, root: str, entry: str, urls: Iterable[str]) -> Response:
-    entries = "".join(f"<{entry}><loc>{url}</loc></{entry}>" for url in urls)
-    namespace = "http://www.sitemaps.org/schemas/sitemap/0.9"
-    body = f'<?xml version="1.0"?><{root} xmlns="{namespace}">{entries}</{root}>'
-    return XmlResponse(url, body=body.encode())

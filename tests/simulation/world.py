@@ -12,7 +12,7 @@ import hashlib
 import random
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -128,13 +128,12 @@ class World:
         server: is empty, with a frozen clock.
         seed: of all choices.
         faults: what goes wrong.
-        without: numbers of the faults that do not happen, although they would.
 
     Attributes:
         now: seconds since the run began.
         rng: makes all choices.
         trace: what happened, a line each.
-        struck: faults that happened, and those that were left out.
+        struck: faults that happened.
         found: what does not hold, as far as it was found on the way.
         doomed: processes that are killed at the next step.
         shared_count: batches that gave or received shared work.
@@ -145,9 +144,7 @@ class World:
         names: field of a claim -> name of its URL, for the trace.
     """
 
-    def __init__(
-        self, server: FrozenServer, seed: int, faults: Faults, without: Collection[int] = ()
-    ) -> None:
+    def __init__(self, server: FrozenServer, seed: int, faults: Faults) -> None:
         self.rng = random.Random(seed)
         self.faults, self.now = faults, 0.0
         self.place = self.rng.choice(["-", "machine"])
@@ -156,8 +153,9 @@ class World:
         self.found: list[str] = []
         self.doomed: list[Any] = []
         self.shared_count = 0
+        #: Name of a client -> the shares that it has given last.
+        self._given: dict[str, set[bytes]] = {}
         self.names: dict[str, str] = {}
-        self._without = without
         self._server, self.client = server, server.client()
         # Its own methods take most of a run's time otherwise.
         self._connection = self.client.connection_pool.make_connection()
@@ -201,9 +199,8 @@ class World:
         """Whether a fault happens now; it is noted."""
         probability: float = getattr(self.faults, fault)
         happens = self.rng.random() < probability
-        if happens:
-            self.struck.append(fault)
-        return happens and len(self.struck) - 1 not in self._without
+        self.struck += [fault] * happens
+        return happens
 
     def token(self, size: int) -> str:
         """Return so many random bytes as hexadecimal text."""
@@ -356,6 +353,7 @@ class World:
             self.log(f"{what}: the first {count}")
             self._carry_out(commands[:count])
         else:
+            self._check_shares(name, commands)
             replies = self._carry_out(commands)
             what += f" -> {' '.join(filter(None, map(_show, replies)))}"
             shares = _shares(commands, replies)
@@ -370,6 +368,13 @@ class World:
         if self.rng.random() < 0.5:
             raise redis.TimeoutError("Timeout reading from socket")
         raise redis.ConnectionError("Connection reset by peer")
+
+    def _check_shares(self, name: str, commands: Sequence[Words]) -> None:
+        """Find a worker that gives again before its last shares are received."""
+        for key, *texts in (rest for command, *rest in commands if command == "RPUSH"):
+            if self._given.get(name, set()) & {*self.execute("LRANGE", key, 0, -1)}:
+                self.found.append(f"{name} gives before its shares are received")
+            self._given[name] = {text.encode() for text in texts}
 
     def _carry_out_late(self) -> None:
         for entry in [entry for entry in self._late if entry[0] <= self.now]:
@@ -503,7 +508,9 @@ class World:
 def _shares(commands: Sequence[Words], replies: list[Any]) -> bool:
     """Whether commands have given or received shared work."""
     return any(
-        reply and words[0] not in ("LLEN", "EXPIRE") and any(SHARED.search(str(one)) for one in words)
+        reply
+        and words[0] not in ("LLEN", "EXPIRE")
+        and any(SHARED.search(str(one)) for one in words)
         for words, reply in zip(commands, replies, strict=True)
     )
 
