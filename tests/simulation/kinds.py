@@ -43,7 +43,6 @@ class Kind:
         queues: each run has one of them.
         repeats: whether any page may be crawled again; else those that a process left.
         passes: whether, at the end, all URLs are forgotten and crawled once more.
-        lasts: whether the filter may never forget.
     """
 
     faults: Faults
@@ -61,7 +60,6 @@ class Kind:
     queues: Sequence[str] = (MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT)
     repeats: bool = True
     passes: bool = False
-    lasts: bool = False
 
 
 def _feed(items: int) -> dict[str, Any]:
@@ -72,7 +70,7 @@ def _feed(items: int) -> dict[str, Any]:
 
 _NETWORK = {"lost_request": 0.01, "lost_reply": 0.01, "late": 0.01, "partial": 0.005, "stall": 0.01}
 _ENDS = {"kill": 0.004, "stop": 0.003}
-_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.002, "block": 0.01}
+_FAULTS = {**_NETWORK, **_ENDS, "jump": 0.003}
 _SERVER = {"forget": 0.004, "restart": 0.002, "fill": 0.001, "evict": 0.001}
 _FEW = {"kill": 0.002, "stop": 0.001, "kill_sharer": 0.15}
 #: A worker has more requests queued than it downloads at a time, while others are idle.
@@ -95,12 +93,13 @@ KINDS: dict[str, Kind] = {
         **_SHARED,
     ),
     "server": Kind(Faults(**_FAULTS, **_SERVER), raises=True),
-    "listings": Kind(
+    "items": Kind(
         Faults(**_FAULTS),
-        each_run="[3-7]$",
-        settings={"BLOOM_RECRAWL_RULES": [("[3-7]$", "run")]},
+        items=0.5,
+        each_run="[3-5]$",
+        raises=True,
+        settings={"BLOOM_ITEMS_ONLY": True, "BLOOM_RECRAWL_RULES": [("[3-5]$", "run")]},
     ),
-    "items": Kind(Faults(**_FAULTS), items=0.5, raises=True, settings={"BLOOM_ITEMS_ONLY": True}),
     "feeds": Kind(
         Faults(**_FAULTS),
         raises=True,
@@ -116,11 +115,6 @@ KINDS: dict[str, Kind] = {
             "BLOOM_RECRAWL_RULES": [[], [("[02468]$", "1 hour")], [("[0-4]$", "90 minutes")]],
         },
         passes=True,
-    ),
-    "windows": Kind(
-        Faults(**{**_FAULTS, "jump": 0.01}),
-        choices={"BLOOM_RECRAWL_AFTER": ["1 hour", "2 hours", "40 minutes", "never"]},
-        lasts=True,
     ),
     "scheduled": Kind(
         Faults(**_NETWORK),

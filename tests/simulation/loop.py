@@ -16,8 +16,6 @@ from simulation.world import KilledError, World
 
 #: How often a loop that has something to do lets other tasks continue before its next turn.
 GIVES_WAY = 0.5
-#: Tasks after whose creation those that are done are no longer held.
-MANY_TASKS = 64
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -43,7 +41,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         #: In the order in which they were made; all that are not done are among them.
         self.tasks: list[asyncio.Task[Any]] = []
         self._is_dropping = False
-        self._many = MANY_TASKS
 
     def time(self) -> float:
         """Return the world's time."""
@@ -95,9 +92,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._is_dropping:
             coro.close()
             return self.create_future()
-        if len(self.tasks) >= self._many:
-            self.tasks = [task for task in self.tasks if not task.done()]
-            self._many = MANY_TASKS + 2 * len(self.tasks)
         task = super().create_task(coro, **options)
         self.tasks.append(task)
         return task

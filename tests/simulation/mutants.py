@@ -123,11 +123,6 @@ bloom/protocol/claims.py
 - owner if request or not worker else worker
 + owner
 
-errbacks: a request with dont_filter is not stored
-crawl/pages.py
-- if request.dont_filter: self.keep(request)
-+ pass
-
 scheduled: a command is repeated after its reply was lost
 bloom/client/transport.py
 - raw = await _in_time(self._exchange(calls, words), timeout)
@@ -136,7 +131,7 @@ bloom/client/transport.py
 + except FAILURES:
 +     raw = await _in_time(self._exchange(calls, words), timeout)
 
-listings: a failed page of the window run is not retried
+items: a failed page of the window run is not retried
 crawl/pages.py
 - elif kind is OpKind.CONFIRM and is_once:
 + elif is_once:
@@ -163,8 +158,9 @@ crawl/pages.py
 def read(entry: str) -> Mutant:
     """Read an entry of the table."""
     head, file, *lines = entry.strip().splitlines()
-    parts = ["\n".join(one[2:] for one in lines if one[0] == sign) for sign in "-+"]
-    return Mutant(*head.split(": ", 1), file, *parts)
+    finder, _, what = head.partition(": ")
+    old, new = ("\n".join(one[2:] for one in lines if one[0] == sign) for sign in "-+")
+    return Mutant(finder, what, file, old, new)
 
 
 MUTANTS = [*map(read, TABLE.split("\n\n"))]
@@ -186,7 +182,7 @@ def mutated(mutant: Mutant) -> str:
     return text[:start] + mutant.new.replace("\n", f"\n{indent}") + text[end:]
 
 
-def find(mutant: Mutant, runs: int, jobs: int) -> str:
+def find(mutant: Mutant, runs: int) -> str:
     """Return what finds a bug in a copy of the package that has it; "" if nothing does."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / PACKAGE.name
@@ -196,7 +192,7 @@ def find(mutant: Mutant, runs: int, jobs: int) -> str:
         command = ["pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", mutant.finder]
         if is_kind:
             command = ["simulation", "--brief", "--kind", mutant.finder, "--first", "1"]
-            command += ["--runs", str(runs), "--jobs", str(jobs)]
+            command += ["--runs", str(runs)]
         done = subprocess.run(
             [sys.executable, "-P", "-m", *command],
             cwd=TESTS,
@@ -216,12 +212,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="simulation.mutants", description="Says what finds bugs that are put in on purpose."
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
     parser.add_argument("--only", metavar="TEXT", default="", help="bugs with this in their name")
     options = parser.parse_args()
     missed, say = 0, partial(Console().print, markup=False, highlight=False, soft_wrap=True)
     for mutant in (mutant for mutant in MUTANTS if options.only in mutant.what):
-        began, tries = time.monotonic(), (find(mutant, runs, options.jobs) for runs in RUNS)
+        began, tries = time.monotonic(), (find(mutant, runs) for runs in RUNS)
         found = next(filter(None, tries), "")
         missed += not found
         say(f"{mutant.what} ({time.monotonic() - began:.0f} s)\n    {found or 'NOT FOUND'}")

@@ -41,8 +41,6 @@ from simulation.world import KilledError, World
 
 #: Seconds that the package waits for the server.
 TIMEOUT = 2.0
-#: The stat that counts requests that are not stored.
-NOT_KEPT = "bloom/not_kept"
 #: How often a second SIGINT comes after the first, and after how many seconds.
 TWICE, TWICE_AFTER = 0.4, (0.0, 0.01, 0.3, 2.0)
 #: Exceptions that runs bring about; the last one of a JOBDIR that was left by ``kill -9``.
@@ -184,8 +182,6 @@ class Process:
         process.start(install_signal_handlers=False)
         self._process, self.is_clean = None, self._signals < 2
         reason = crawled.stats.get_value("finish_reason") if crawled._stats else None
-        if self.site.is_stored_whole and crawled._stats and crawled.stats.get_value(NOT_KEPT):
-            self.world.found.append(f"{self.name} has not stored requests that could be")
         self.world.log(f"{self.name}: closed ({reason})")
         if not crawling.cancelled() and (error := crawling.exception()) is not None:
             self.world.log(f"{self.name}: cannot start: {error!s:.60}")

@@ -34,14 +34,6 @@ LOOK_STEPS = 40
 #: Seconds after which a worker that waits to close has noticed that another one is dead, by the
 #: place of both: only on one machine at once.
 NOTICED_SECONDS = {"machine": 2.0, "-": 13.0}
-#: Returns the keys that never expire.
-LASTING = """
-local found = {}
-for _, key in ipairs(redis.call('KEYS', '{*')) do
-  if redis.call('PTTL', key) < 0 then found[#found + 1] = key end
-end
-return found
-"""
 
 
 @dataclass
@@ -51,7 +43,7 @@ class Result:
     Attributes:
         seed: of the run.
         violations: what does not hold, a line each.
-        struck: faults that happened, and "share" for batches that gave or received work.
+        struck: what happened, as in the world.
         trace: what happened, a line each.
     """
 
@@ -78,7 +70,6 @@ def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
         result.violations += [*world.found, f"{type(error).__name__}: {error}"]
     finally:
         world.close()
-    result.struck += ["share"] * world.shared_count
     return result
 
 
@@ -100,7 +91,7 @@ class Run:
         if self._queue == JOBDIR:
             kind = replace(kind, workers=1)
         if kind.stored < 1 and kind.faults.lost_request:  # or, the same, if it was cut off
-            kind = replace(kind, **rng.choice([{"stored": 1.0}, {"workers": 1}]))
+            kind = replace(kind, stored=1.0) if rng.random() < 0.5 else replace(kind, workers=1)
         self._kind, self._site = kind, Site(rng, world.log, kind)
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         # Of all crawls: a link to the start page may record it, and hide it from a later one.
@@ -233,10 +224,13 @@ class Run:
             before, was_quiet = self._lasting_fetches(), not self._left()
             self._world.now += 120.0  # failed pages are ready to be retried
             process = self._start()
-            self._world.run(lambda one=process: not one.is_running)
+            self._finish(process)
             self._note_ended()
             if was_quiet and self._lasting_fetches() == before and not self._left():
                 return
+
+    def _finish(self, process: Process) -> None:
+        self._world.run(lambda: not process.is_running)
 
     def _lasting_fetches(self) -> int:
         """Return how often pages were fetched that are not read in each run."""
@@ -280,7 +274,7 @@ class Run:
         self._site.is_plain = True
         own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
         process = self._make("plain", own)
-        self._world.run(lambda: not process.is_running)
+        self._finish(process)
         self._site.is_plain = False
         return process
 
@@ -318,5 +312,5 @@ class Run:
         return [f"left: {key!r} {client.hgetall(key)}" for key in self._keys(b":claims:")]
 
     def _lasting(self) -> list[str]:
-        found = [] if self._kind.lasts else self._world.execute("EVAL", LASTING, 0)
-        return [f"no expiry: {key!r}" for key in found]
+        keys = self._keys(b"")
+        return [f"no expiry: {key!r}" for key in keys if self._world.execute("PTTL", key) < 0]

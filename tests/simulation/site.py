@@ -42,10 +42,8 @@ class Site:
         gone: URL -> status of a page that is missing.
         redirects: URL -> where it leads.
         listings: pages without an item.
-        dropped: pages whose item a pipeline drops.
         unfiltered: pages that are requested with ``dont_filter``.
         each_run: URLs that are fetched in each run.
-        is_stored_whole: whether all requests can be stored.
         is_plain: whether what happens to the pages is not noted, nor fails.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
@@ -55,7 +53,7 @@ class Site:
     """
 
     def __init__(self, rng: Random, log: Callable[[str], None], kind: Any) -> None:
-        self._log, self.is_plain, self.is_stored_whole = log, False, kind.stored == 1
+        self._log, self.is_plain = log, False
         names = [ROOT, *(f"{ROOT}{number}" for number in range(rng.randint(*kind.pages)))]
         self.links: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
         for number, name in enumerate(names[1:], 1):
@@ -65,17 +63,16 @@ class Site:
             for _ in range(rng.randrange(4)):
                 self.links[name].append((rng.choice(names), rng.random() < kind.stored))
         ends = [name for name in names if not self.links[name] and name != ROOT]
-        self.redirects = {name: rng.choice(names) for name in ends if rng.random() < 0.3}
+        targets = [name for name in names if name not in ends]
+        self.redirects = {name: rng.choice(targets) for name in ends if rng.random() < 0.3}
         pages = [name for name in names if name not in (ROOT, *self.redirects)]
         self.gone = {name: rng.choice([404, 410]) for name in pages if rng.random() < kind.gone}
         self._choose_faults(rng, names, pages, kind)
         self.listings = {ROOT, *(name for name in names if rng.random() >= kind.items)}
         self.listings -= self.redirects.keys() | self.gone.keys()
-        self.dropped = {name for name in pages if rng.random() < 0.1}
         self.unfiltered = {name for name in pages if not self.links[name] and rng.random() < 0.5}
         run_only = {name for name in names if kind.each_run and re.search(kind.each_run, name)}
-        circles = {name for name in self.redirects if self._target(name) in self.redirects}
-        self.each_run = {ROOT, *self.unfiltered, *run_only, *circles}
+        self.each_run = {ROOT, *self.unfiltered, *run_only}
         if kind.items < 1:  # a redirect to a page that is known may lead to a listing
             self.each_run |= self.listings | self.redirects.keys()
         self.stored: set[str] = set()
@@ -100,18 +97,14 @@ class Site:
 
     def _describe(self, name: str) -> None:
         links = " ".join(short(link) + "*" * (not ok) for link, ok in self.links[name])
-        more = [f"fails {times} times"] if (times := self.fails.get(name)) else []
-        more += [f"its item fails {times} times"] if (times := self.raises.get(name)) else []
-        more += [f"is {self.gone[name]}"] if name in self.gone else []
-        more += [f"redirects to {short(self.redirects[name])}"] if name in self.redirects else []
-        kinds = "listings", "dropped", "unfiltered", "each_run"
+        more = [
+            f"{kind} {getattr(self, kind)[name]}"
+            for kind in ("fails", "raises", "gone", "redirects")
+            if getattr(self, kind).get(name)
+        ]
+        kinds = "listings", "unfiltered", "each_run"
         more += [kind for kind in kinds if name in getattr(self, kind)]
         self._log(f"site: {', '.join([f'{short(name)} links {links or None}', *more])}")
-
-    def _target(self, url: str) -> str:
-        for _ in self.redirects:
-            url = self.redirects.get(url, url)
-        return url
 
     # -- what the network answers --
 

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from io import BytesIO
 from typing import Any
 
 from scrapy import Request, Spider
-from scrapy.exceptions import DropItem
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
@@ -15,8 +14,6 @@ from simulation.site import ROOT, Price, SiteError
 
 #: Seconds that a download takes, a pipeline, and that a callback waits before an output.
 DOWNLOADS, PIPELINES, WAITS = (0.1, 0.2, 0.2, 0.5), (0.0, 0.0, 0.1, 1.0), (0.0, 0.0, 0.0, 0.01, 0.5)
-#: Seconds for which a callback blocks.
-BLOCKED = (30.0, 200.0)
 
 
 class Pages(Spider):
@@ -76,10 +73,6 @@ class Pages(Spider):
         self.process.crawled(response)
 
     def _before(self, output: Any) -> None:
-        world = self.process.world
-        if not self.process.site.is_plain and world.strikes("block"):
-            world.log(f"{self.process.name}: BLOCKS")
-            world.hold(self.process, world.rng.choice(BLOCKED))
         if output is None:
             raise SiteError("there is no price")
 
@@ -88,7 +81,8 @@ class Pages(Spider):
         return [self._request(link, is_ok) for link, is_ok in self.process.site.links[url]]
 
     def _request(self, link: str, is_stored: bool) -> Request:
-        rng, callback = self.process.rng, self.parse
+        rng = self.process.rng
+        callback: Callable[..., Any] = self.parse
         more: dict[str, Any] = {"priority": rng.choice([0, 0, 5])}
         if not is_stored and self.process.unpicklable is not None and rng.random() < 0.3:
             callback = lambda response: self.parse(response)  # noqa: E731, PLW0108
@@ -125,7 +119,7 @@ class Handler:
 
 
 class Pipeline:
-    """Stores the items of the site, unless feeds do; drops some."""
+    """Stores the items of the site, unless feeds do."""
 
     def __init__(self, process: Any, *, stores: bool) -> None:
         self._process, self._stores = process, stores
@@ -141,8 +135,6 @@ class Pipeline:
         process, url = self._process, item["url"]
         if seconds := process.rng.choice(PIPELINES):
             await asyncio.sleep(seconds)
-        if url in process.site.dropped:
-            raise DropItem("too dear")
         if self._stores:
             process.delivered(url)
         return item

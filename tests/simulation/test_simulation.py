@@ -58,7 +58,7 @@ def test_a_run_repeats_in_another_process_and_after_others() -> None:
 
 def test_a_bug_is_found() -> None:
     """All bugs are for `make mutants`; most runs find the first one."""
-    assert find(MUTANTS[0], runs=4, jobs=1)
+    assert find(MUTANTS[0], runs=4)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.what)

@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,6 @@ from scrapy_bloom.bloom.protocol import scripts
 ASKS_ID = "redis.pcall('INFO', 'server')"
 #: The key of that id.
 PROCESS = "simulated:process"
-#: Returns all keys of the filter, how long they last, and what they hold.
-REPLICATE = """
-local found = {}
-local keys = redis.call('KEYS', '{*')
-table.sort(keys)
-for i, key in ipairs(keys) do
-  found[i] = {key, redis.call('PTTL', key), redis.call('DUMP', key)}
-end
-return found
-"""
 _NAMES = "|".join(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua"))
 #: How each part of a script begins: with its name. The last part is the script's own.
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
@@ -69,7 +58,6 @@ class Task:
         is_network: whether it is a batch of commands under way.
         until: when it continues at the latest.
         is_ready: whether it may continue now.
-        held: until when it gets no processor, whatever it waits for.
         loop: that it runs.
     """
 
@@ -78,7 +66,6 @@ class Task:
     is_network: bool = False
     until: float = float("inf")
     is_ready: Callable[[], object] = bool
-    held: float = 0.0
     loop: Any = None
 
 
@@ -97,7 +84,6 @@ class Faults:
         evict: at any step, the server evicts a key of the filter, but no claims.
         stall: a task that could continue waits, although time passes.
         jump: at any step, the clocks of server and processes go forward by minutes.
-        block: a callback blocks its process for minutes, heartbeats and all.
         restart: at any step, the server is started again, with all its data and no scripts.
         fill: at any step, the server has no memory left for some time.
         lost_share: a batch that gives or receives shared work is carried out, without a reply.
@@ -114,7 +100,6 @@ class Faults:
     evict: float = 0.0
     stall: float = 0.0
     jump: float = 0.0
-    block: float = 0.0
     restart: float = 0.0
     fill: float = 0.0
     lost_share: float = 0.0
@@ -133,10 +118,9 @@ class World:
         now: seconds since the run began.
         rng: makes all choices.
         trace: what happened, a line each.
-        struck: faults that happened.
+        struck: faults that happened, and "share" for each batch that gave or received work.
         found: what does not hold, as far as it was found on the way.
         doomed: processes that are killed at the next step.
-        shared_count: batches that gave or received shared work.
         is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
         place: in half of all runs, all processes are on one machine, and see at once that another
@@ -152,7 +136,6 @@ class World:
         self.struck: list[str] = []
         self.found: list[str] = []
         self.doomed: list[Any] = []
-        self.shared_count = 0
         #: Name of a client -> the shares that it has given last.
         self._given: dict[str, set[bytes]] = {}
         self.names: dict[str, str] = {}
@@ -170,7 +153,7 @@ class World:
         #: Until when the server has no memory.
         self._full = 0.0
         #: The keys of the replica that takes over when the server "forgets".
-        self._replica: list[list[Any]] = []
+        self._replica: list[tuple[bytes, int, Any]] = []
         #: The second that the server's clock shows.
         self._clock = -1
         self._steps = 0
@@ -267,13 +250,6 @@ class World:
         own = [task for task in self._tasks if task.process is process]
         self.end([task for task in own if not task.is_network or self.rng.random() < 0.5])
 
-    def hold(self, process: Any, seconds: float) -> None:
-        """Block the task that runs, and all others of its process, for so many seconds."""
-        for task in self._tasks:
-            if task.process is process and not task.is_network:
-                task.held = self.now + seconds
-        self.wait(seconds)
-
     def runs(self, process: Any) -> bool:
         """Whether any part of a process runs, or anything that it has sent is under way."""
         return any(task.process is process for task in self._tasks)
@@ -299,7 +275,7 @@ class World:
             between()
             self._carry_out_late()
             now = self.now
-            ready = [t for t in self._tasks if t.held <= now and (t.until <= now or t.is_ready())]
+            ready = [task for task in self._tasks if task.until <= now or task.is_ready()]
             if not ready:
                 self._pass_time()
             elif self.strikes("stall"):
@@ -322,9 +298,7 @@ class World:
     def _pass_time(self) -> None:
         if not self._tasks:
             return
-        moments = [moment for moment, _ in self._late]
-        for task in self._tasks:
-            moments += task.until, task.held
+        moments = [moment for moment, _ in self._late] + [task.until for task in self._tasks]
         later = [moment for moment in moments if self.now < moment < float("inf")]
         if not later:
             raise EndlessError("every task waits for ever")
@@ -357,7 +331,7 @@ class World:
             replies = self._carry_out(commands)
             what += f" -> {' '.join(filter(None, map(_show, replies)))}"
             shares = _shares(commands, replies)
-            self.shared_count += shares
+            self.struck += ["share"] * shares
             if shares and self.strikes("kill_sharer"):
                 self.doomed.append(self.process)
             if not (self.strikes("lost_reply") or (shares and self.strikes("lost_share"))):
@@ -442,8 +416,7 @@ class World:
 
     def _describe(self, commands: Sequence[Words]) -> str:
         """Return the names of commands and scripts, with the URLs that they are on."""
-        parts = [(part, len([*same])) for part, same in groupby(map(self._describe_one, commands))]
-        return ", ".join(part if times == 1 else f"{times} x {part}" for part, times in parts)
+        return ", ".join(map(self._describe_one, commands))
 
     def _describe_one(self, command: Words) -> str:
         name, *rest = command
@@ -459,7 +432,8 @@ class World:
 
     def replicate(self) -> None:
         """Let the replica catch up."""
-        self._replica = self.execute("EVAL", REPLICATE, 0)
+        keys = sorted(self.execute("KEYS", "{*"))
+        self._replica = [(key, self.client.pttl(key), self.client.dump(key)) for key in keys]
 
     def forget(self) -> None:
         """Let a replica take the place of the server."""
