@@ -75,10 +75,10 @@ def main() -> int:
                 struck.update(result.struck)
                 shared += "share" in result.struck
                 failed += bool(result.violations)
-                if options.trace or (result.violations and not options.brief):
-                    say(*result.trace, f"{name} {result.seed}: {result.violations}")
-                elif result.violations:
-                    say(f"{name} {result.seed}: {result.violations[0]}")
+                is_shown = options.trace or (result.violations and not options.brief)
+                if is_shown or result.violations:
+                    shown = result.trace if is_shown else []
+                    say(*shown, f"{name} {result.seed}: {', '.join(result.violations)}")
             faults = ", ".join(f"{number} {fault}" for fault, number in sorted(struck.items()))
             say(f"{name}: {len(seeds)} runs from seed {first}, {shared} shared work; {faults}")
         pool.close()

@@ -82,32 +82,32 @@ _SHARED: dict[str, Any] = {
     "choices": {"CONCURRENT_REQUESTS": [1, 2]},
 }
 KINDS: dict[str, Kind] = {
-    "kills": Kind(Faults(**_ENDS), fails=False, repeats=False),
+    "kills": Kind(_ENDS, fails=False, repeats=False),
     # Not with a shared queue: by a retry that goes through it, a page may be held by two workers.
-    "failing": Kind(Faults(), stored=1.0, repeats=False, queues=(MEMORY, JOBDIR)),
-    "errbacks": Kind(Faults(kill=0.02), fails=False, stored=0.3, gone=0.4, queues=(MEMORY, JOBDIR)),
-    "sharing": Kind(Faults(**_FEW), fails=False, repeats=False, **_SHARED),
+    "failing": Kind({}, stored=1.0, repeats=False, queues=(MEMORY, JOBDIR)),
+    "errbacks": Kind({"kill": 0.02}, fails=False, stored=0.3, gone=0.4, queues=(MEMORY, JOBDIR)),
+    "sharing": Kind(_FEW, fails=False, repeats=False, **_SHARED),
     "outages": Kind(
-        Faults(**_FEW, lost_request=0.002, lost_reply=0.005, fill=0.001, lost_share=0.2),
+        {**_FEW, "lost_request": 0.002, "lost_reply": 0.005, "fill": 0.001, "lost_share": 0.2},
         stored=1.0,
         **_SHARED,
     ),
-    "server": Kind(Faults(**_FAULTS, **_SERVER), raises=True),
+    "server": Kind({**_FAULTS, **_SERVER}, raises=True),
     "items": Kind(
-        Faults(**_FAULTS),
+        _FAULTS,
         items=0.5,
         each_run="[3-5]$",
         raises=True,
         settings={"BLOOM_ITEMS_ONLY": True, "BLOOM_RECRAWL_RULES": [("[3-5]$", "run")]},
     ),
     "feeds": Kind(
-        Faults(**_FAULTS),
+        _FAULTS,
         raises=True,
         settings={"BLOOM_REMEMBER": "delivered"},
         choices={"FEEDS": [_feed(1), _feed(3), _feed(0)]},
     ),
     "rotating": Kind(
-        Faults(**{**_FAULTS, "jump": 0.01}),
+        {**_FAULTS, "jump": 0.01},
         settings={"BLOOM_RECRAWL_AFTER": "2 hours"},
         choices={
             "BLOOM_ROTATE_EVERY": ["30 minutes", "1 hour"],
@@ -117,7 +117,7 @@ KINDS: dict[str, Kind] = {
         passes=True,
     ),
     "scheduled": Kind(
-        Faults(**_NETWORK),
+        _NETWORK,
         fails=False,
         settings={"BLOOM_REMEMBER": "scheduled"},
         queues=(MEMORY, REDIS),

@@ -54,7 +54,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if timeout is None or timeout > 0:
             world.wait(float("inf") if timeout is None else timeout, self._has_ready)
         elif world.rng.random() < GIVES_WAY:
-            world.wait(0.0, _always)
+            world.wait(0.0, lambda: True)
         if len(self._ready) > 1:
             self._shuffle()
         return ()
@@ -139,7 +139,3 @@ def _running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     finally:
         asyncio._set_running_loop(before)
         sys.set_asyncgen_hooks(*hooks)
-
-
-def _always() -> bool:
-    return True

@@ -13,7 +13,7 @@ from scrapy_bloom import BloomFilter
 from simulation.kinds import JOBDIR, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
 from simulation.process import Process, simulated
 from simulation.site import Site, short
-from simulation.world import Faults, World
+from simulation.world import World
 
 #: Hashes keep the order in which their fields were written: a run repeats on another server.
 IN_ORDER = ("--hash-max-listpack-entries", "100000", "--hash-max-listpack-value", "1000000")
@@ -90,7 +90,7 @@ class Run:
             kind = replace(kind, stored=1.0)
         if self._queue == JOBDIR:
             kind = replace(kind, workers=1)
-        if kind.stored < 1 and kind.faults.lost_request:  # or, the same, if it was cut off
+        if kind.stored < 1 and kind.faults.get("lost_request"):  # or, the same, if it was cut off
             kind = replace(kind, stored=1.0) if rng.random() < 0.5 else replace(kind, workers=1)
         self._kind, self._site = kind, Site(rng, world.log, kind)
         world.names = {field: short(url) for field, url in self._site.fields.items()}
@@ -109,10 +109,11 @@ class Run:
         world.log(f"QUEUE {self._queue}, {self._settings}, place {world.place}")
 
     def violations(self) -> list[str]:
-        """Crawl; return what does not hold."""
+        """Crawl with faults, then until a crawl finds nothing left; return what does not hold."""
         self._crawl_with_faults()
-        self._is_ending = True
-        self._crawl_without_faults()
+        self._is_ending, self._world.faults = True, {}
+        self._world.run(lambda: not self._processes, self._note_ended)
+        self._crawl_until_quiet()
         self._check("")
         if self._kind.items < 1:
             self._world.log("EACH LISTING LINKS A NEW PAGE")
@@ -145,7 +146,7 @@ class Run:
         self._start()
         world.run(lambda: steps >= STEPS, between)
         for process in self._processes:
-            if self._kind.faults.kill and world.rng.random() < 0.5:
+            if self._kind.faults.get("kill") and world.rng.random() < 0.5:
                 process.kill()
         self._note_ended()
 
@@ -158,7 +159,7 @@ class Run:
             world.rng.choice(self._processes).kill()
         if self._processes and world.strikes("stop"):
             world.rng.choice(self._processes).stop()
-        if world.faults.forget and world.rng.random() < 0.05:
+        if world.faults.get("forget") and world.rng.random() < 0.05:
             world.replicate()
         for fault in ("forget", "restart", "fill", "evict"):
             if world.strikes(fault):
@@ -212,13 +213,6 @@ class Run:
                 return one
         return None
 
-    def _crawl_without_faults(self) -> None:
-        """Crawl until a crawl has found nothing left to do."""
-        world = self._world
-        world.faults = Faults()
-        world.run(lambda: not self._processes, self._note_ended)
-        self._crawl_until_quiet()
-
     def _crawl_until_quiet(self) -> None:
         for _ in range(LAST_CRAWLS):
             before, was_quiet = self._lasting_fetches(), not self._left()
@@ -246,7 +240,7 @@ class Run:
         name, rng, kind = f"p{self._started}", self._world.rng, self._kind
         drawn = {name: rng.choice(values) for name, values in {**CHOICES, **kind.choices}.items()}
         drawn |= self._last if self._is_ending else {}
-        if kind.faults.stop and not self._is_ending and rng.random() < 0.3:
+        if kind.faults.get("stop") and not self._is_ending and rng.random() < 0.3:
             drawn[rng.choice(ENDS)] = rng.randint(1, 4)
         self._world.log(f"{name}: STARTS {drawn}")
         own = {**SETTINGS, **kind.settings, **drawn, **self._queue_settings()}

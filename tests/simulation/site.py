@@ -102,8 +102,7 @@ class Site:
             for kind in ("fails", "raises", "gone", "redirects")
             if getattr(self, kind).get(name)
         ]
-        kinds = "listings", "unfiltered", "each_run"
-        more += [kind for kind in kinds if name in getattr(self, kind)]
+        more += [kind for kind in ("listings", "unfiltered") if name in getattr(self, kind)]
         self._log(f"site: {', '.join([f'{short(name)} links {links or None}', *more])}")
 
     # -- what the network answers --

@@ -12,7 +12,7 @@ import hashlib
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,6 @@ LATENCIES = (0.0, 0.0, 0.0, 0.001, 0.01, 0.3)
 Words = Sequence[Any]
 
 
-class EndlessError(AssertionError):
-    """A run does not end."""
-
-
 class KilledError(greenlet.GreenletExit, SystemExit):  # type: ignore[misc]
     """Ends a task of a process that was killed; asyncio passes on what is a ``SystemExit``."""
 
@@ -69,41 +65,22 @@ class Task:
     loop: Any = None
 
 
-@dataclass
-class Faults:
-    """How often things go wrong, as probabilities.
-
-    Attributes:
-        lost_request: a batch of commands never reaches the server.
-        lost_reply: it is carried out, and the client hears nothing.
-        late: it is carried out some time after the client has given up.
-        partial: only its first commands are carried out.
-        kill: at any step, a process is killed.
-        stop: at any step, a process gets a SIGINT.
-        forget: at any step, the server is replaced by a replica that lags behind.
-        evict: at any step, the server evicts a key of the filter, but no claims.
-        stall: a task that could continue waits, although time passes.
-        jump: at any step, the clocks of server and processes go forward by minutes.
-        restart: at any step, the server is started again, with all its data and no scripts.
-        fill: at any step, the server has no memory left for some time.
-        lost_share: a batch that gives or receives shared work is carried out, without a reply.
-        kill_sharer: when such a batch has been carried out, its process is killed.
-    """
-
-    lost_request: float = 0.0
-    lost_reply: float = 0.0
-    late: float = 0.0
-    partial: float = 0.0
-    kill: float = 0.0
-    stop: float = 0.0
-    forget: float = 0.0
-    evict: float = 0.0
-    stall: float = 0.0
-    jump: float = 0.0
-    restart: float = 0.0
-    fill: float = 0.0
-    lost_share: float = 0.0
-    kill_sharer: float = 0.0
+#: How often things go wrong, as probabilities; without a name, never:
+#: - lost_request: a batch of commands never reaches the server.
+#: - lost_reply: it is carried out, and the client hears nothing.
+#: - late: it is carried out some time after the client has given up.
+#: - partial: only its first commands are carried out.
+#: - kill: at any step, a process is killed.
+#: - stop: at any step, a process gets a SIGINT.
+#: - forget: at any step, the server is replaced by a replica that lags behind.
+#: - evict: at any step, the server evicts a key of the filter, but no claims.
+#: - stall: a task that could continue waits, although time passes.
+#: - jump: at any step, the clocks of server and processes go forward by minutes.
+#: - restart: at any step, the server is started again, with all its data and no scripts.
+#: - fill: at any step, the server has no memory left for some time.
+#: - lost_share: a batch that gives or receives shared work is carried out, without a reply.
+#: - kill_sharer: when such a batch has been carried out, its process is killed.
+Faults = Mapping[str, float]
 
 
 class World:
@@ -149,7 +126,7 @@ class World:
         self._late: list[tuple[float, Sequence[Words]]] = []
         #: SHA-1 of a script -> its name, and SHA-1 of the script that asks for the world's id.
         self._scripts: dict[str, tuple[str, str]] = {}
-        self._processes = 0
+        self._run_id = "process"
         #: Until when the server has no memory.
         self._full = 0.0
         #: The keys of the replica that takes over when the server "forgets".
@@ -180,8 +157,7 @@ class World:
 
     def strikes(self, fault: str) -> bool:
         """Whether a fault happens now; it is noted."""
-        probability: float = getattr(self.faults, fault)
-        happens = self.rng.random() < probability
+        happens = self.rng.random() < self.faults.get(fault, 0.0)
         self.struck += [fault] * happens
         return happens
 
@@ -266,12 +242,12 @@ class World:
             between: is called before each step.
 
         Raises:
-            EndlessError: it takes too long.
+            AssertionError: it takes too long.
         """
         while not until():
             self._steps += 1
             if self._steps > MAX_STEPS:
-                raise EndlessError("the run does not end")
+                raise AssertionError("the run does not end")
             between()
             self._carry_out_late()
             now = self.now
@@ -301,7 +277,7 @@ class World:
         moments = [moment for moment, _ in self._late] + [task.until for task in self._tasks]
         later = [moment for moment in moments if self.now < moment < float("inf")]
         if not later:
-            raise EndlessError("every task waits for ever")
+            raise AssertionError("every task waits for ever")
         self.now = min(later)
 
     # -- the server --
@@ -465,12 +441,8 @@ class World:
             self.execute("DEL", key)
 
     def _begin_process(self) -> None:
-        self._processes += 1
+        self._run_id = f"{self._run_id}+"
         self.execute("SET", PROCESS, self._run_id)
-
-    @property
-    def _run_id(self) -> str:
-        return f"process{self._processes}"
 
     def close(self) -> None:
         """Drop all tasks, and the connection."""
