@@ -4,9 +4,11 @@ Each crawl is a process of its own; the site is in this one. Several tests may l
 """
 
 import json
+import shutil
 from collections import Counter
 
-from support.odd_site import DENIED, ERROR, RESET, LabOf, Reply, moved, page
+from support.odd_site import DENIED, ERROR, RESET, Lab, LabOf, Reply, moved, page
+from support.polling import until
 
 # -- a crawl that nothing happens to --
 
@@ -371,3 +373,28 @@ def test_a_page_fails_with_a_request_that_cannot_be_stored_and_yields_it_again(
     assert done.hits == Counter(["/", "/a", "/b"])
     assert done.recorded == {"/a", "/b", "/c"}
     assert not done.claims
+
+
+def test_all_that_a_queue_on_disk_has_lost_is_put_back_by_one_scan(lab_of: LabOf) -> None:
+    """The crawl isn't idle any more when the first of it is put back."""
+    links = [f"/{number}" for number in range(40)]
+    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    jobdir = lab.directory / "job"
+    lab.kill_midway(12, JOBDIR=jobdir)
+    shutil.rmtree(jobdir)
+    lost = stored(lab, "q")
+    # The start page, and those that were under way, are fetched before the queue is empty.
+    lab.site.hold_after(1 + len(stored(lab, "w")))
+    with lab.start(JOBDIR=jobdir) as crawl:
+        until(lambda: not lost & stored(lab, "q"), "all are put back while the first are fetched")
+        lab.site.release()
+        crawl.wait()
+    assert len(lost) > 1
+    assert not lab.missing()
+
+
+def stored(lab: Lab, kind: str) -> set[str]:
+    """Return the claims of workers or queues, which say when they were made or picked up."""
+    keys = lab.client.keys("*:claims:*")
+    claims = {claim.decode() for key in keys for claim in lab.client.hvals(key)}
+    return {claim for claim in claims if claim.startswith(kind)}
