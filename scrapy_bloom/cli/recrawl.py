@@ -28,7 +28,7 @@ scrapy bloom recrawl https://example.com/p/1 --callback parse_product
 scrapy bloom recrawl --failed --file urls.txt
 # a listing page, to find what is new on it
 scrapy bloom recrawl https://example.com/shoes/ --callback parse
-# a whole category, its listing pages and products, in one run
+# all pages that the rule matches and the start pages lead to
 scrapy crawl shop -s BLOOM_RECRAWL_RULES='[["/shoes/", "run"]]'"""
 STATES = {
     Again.READY: "will be crawled",
