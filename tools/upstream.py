@@ -117,15 +117,13 @@ def main() -> int:
         known = [one for one in SUITES if (one.project, one.version) == (SCRAPY, options.scrapy)]
         suites = (known[0] if known else replace(SUITES[0], version=options.scrapy),)
     given = {name: value for name in ("remember", "reactor") if (value := getattr(options, name))}
-    occurred: set[str] = set()
-    is_as_known = True
-    for suite in (replace(one, **given) for one in suites):
-        found = check(suite)
-        occurred |= found
-        is_as_known &= report(suite, found)
+    suites = tuple(replace(suite, **given) for suite in suites)
+    found = {suite: check(suite) for suite in suites}
+    is_as_known = not [suite for suite, tests in found.items() if not report(suite, tests)]
     if not any(vars(options).values()):
         for entry in DIFFERENCES["difference"]:
-            if not any(covers(entry, test) for test in occurred):
+            about = [tests for suite, tests in found.items() if is_about(entry, suite)]
+            if about and not any(covers(entry, test) for test in set().union(*about)):
                 print(f"NO LONGER OCCURS: {entry['tests'][0]}, ...: {entry['why']}")
                 is_as_known = False
     return 0 if is_as_known else 1
@@ -133,17 +131,18 @@ def main() -> int:
 
 def report(suite: Suite, found: set[str]) -> bool:
     """Print the differences of a suite; return whether all are known."""
-    entries = [
-        entry
-        for entry in DIFFERENCES["difference"]
-        if entry["project"] == suite.project
-        and entry.get("remember", suite.remember) == suite.remember
-    ]
+    entries = [entry for entry in DIFFERENCES["difference"] if is_about(entry, suite)]
     unknown = sorted(test for test in found if not any(covers(one, test) for one in entries))
     print(f"{suite.name}: {len(found) - len(unknown)} known differences, {len(unknown)} unknown")
     for test in unknown:
         print(f"  UNKNOWN: {test}")
     return not unknown
+
+
+def is_about(entry: dict[str, Any], suite: Suite) -> bool:
+    """Whether the known differences of an entry occur in a suite."""
+    remember = entry.get("remember", suite.remember)
+    return (entry["project"], remember) == (suite.project, suite.remember)
 
 
 def covers(entry: dict[str, Any], test: str) -> bool:
