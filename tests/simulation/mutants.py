@@ -1,6 +1,6 @@
 """Puts bugs into a copy of the package, and says which run or test finds each of them.
 
-``PYTHONHASHSEED=0 python -m simulation.mutants --help``, from ``tests``. The package had most of
+``python -m simulation.mutants --help``, from ``tests``. The package had most of
 these bugs once.
 """
 
@@ -146,13 +146,11 @@ crawl/delivery.py
 - self._waiting.add(page) page.waits += 1
 + self._waiting.add(page)
 
-kills: the claim of a page that redirects to a known one stays
-crawl/pages.py
-- if self.is_seen:
-+ if self.is_seen:
-+     return
-+ if self.is_seen:
-"""
+crawl/test_shared_work.py::test_a_worker_with_other_arguments_gets_nothing_and_ends: workers with other arguments share their work
+crawl/workers.py
+- alike[f"spider.{name}"] = json.dumps(value)
++ json.dumps(value)
+"""  # noqa: E501
 
 
 def read(entry: str) -> Mutant:
@@ -185,6 +183,7 @@ def mutated(mutant: Mutant) -> str:
 def find(mutant: Mutant, runs: int) -> str:
     """Return what finds a bug in a copy of the package that has it; "" if nothing does."""
     with tempfile.TemporaryDirectory() as directory:
+        path = os.pathsep.join((directory, str(TESTS)))
         copy = Path(directory) / PACKAGE.name
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutant.file).write_text(mutated(mutant))
@@ -196,7 +195,7 @@ def find(mutant: Mutant, runs: int) -> str:
         done = subprocess.run(
             [sys.executable, "-P", "-m", *command],
             cwd=TESTS,
-            env=os.environ | {"PYTHONPATH": f"{directory}{os.pathsep}{TESTS}"},
+            env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": path},
             capture_output=True,
             text=True,
             check=False,
