@@ -124,7 +124,8 @@ class Site:
 
     def publish(self) -> None:
         """Publish a page for each listing that is read in each run; the listing links it."""
-        for name in sorted(self._reached(self.each_run) & self.listings):
+        by = self.each_run - self.redirects.keys()  # if they lead to an item, they are remembered
+        for name in sorted(self._reached(by) & self.listings):
             new = f"{name}new"
             self.links[name].append((new, True))
             self.links[new] = []
