@@ -1,4 +1,4 @@
-"""Crawls that end early: after a plain rerun, no page and no item of plain Scrapy's is missing.
+"""Crawls that end early: after a plain rerun, no page and no item is missing.
 
 Each crawl is a process of its own; the site is in this one.
 """
@@ -6,19 +6,13 @@ Each crawl is a process of its own; the site is in this one.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from support.odd_site import (
     SHARED_QUEUE,
-    Crawl,
     Lab,
     LabOf,
-    OddSite,
     Reply,
     moved,
     page,
@@ -90,117 +84,72 @@ SPIDERS = {
 FEED = {"format": "jsonlines", "batch_item_count": 3}
 
 
-class Trial(NamedTuple):
-    """A way to crawl, and to end."""
+def settings_of(lab: Lab, way: str) -> dict[str, Any]:
+    """Return the settings of a way to crawl."""
+    feed = str(lab.directory / "%(batch_time)s-%(batch_id)05d.jsonl")
+    delivered = {"BLOOM_REMEMBER": "delivered", "BLOOM_ITEMS_ONLY": True, "FEEDS": {feed: FEED}}
+    ways: dict[str, dict[str, Any]] = {
+        "memory": {},
+        "jobdir": {"JOBDIR": lab.directory / "job"},
+        "scrapy-redis": SHARED_QUEUE,
+        "items only": {"BLOOM_ITEMS_ONLY": True},
+        "delivered": delivered,
+    }
+    return {"BLOOM_HEARTBEAT": 1, "ITEMS_FILE": lab.directory / "items", **ways[way]}
 
-    end: str
-    spider: str
-    queue: str
-    remember: str
-    workers: int
 
-    def settings(self, directory: Path, number: int) -> dict[str, Any]:
-        """Return the settings of a worker, the same ones in both runs."""
-        feeds = {str(directory / f"{number}-%(batch_time)s-%(batch_id)05d.jsonl"): FEED}
-        queues: dict[str, dict[str, Any]] = {
-            "memory": {},
-            "jobdir": {"JOBDIR": directory / f"job-{number}"},
-            "scrapy-redis": SHARED_QUEUE,
-        }
-        ways: dict[str, dict[str, Any]] = {
-            "crawled": {},
-            "items only": {"BLOOM_ITEMS_ONLY": True},
-            "delivered": {"BLOOM_REMEMBER": "delivered", "FEEDS": feeds},
-        }
-        items = {"ITEMS_FILE": directory / "items"}
-        return {"BLOOM_HEARTBEAT": 1, **items, **queues[self.queue], **ways[self.remember]}
-
-    @contextmanager
-    def crawls(self, lab: Lab, count: int) -> Iterator[list[Crawl]]:
-        """Run some workers."""
-        with ExitStack() as stack:
-            given = [self.settings(lab.directory, number) for number in range(count)]
-            spider = SPIDERS[self.spider]
-            yield [stack.enter_context(lab.start(spider, **settings)) for settings in given]
-
-    def interrupt(self, crawl: Crawl, site: OddSite) -> None:
-        """End a crawl that has pages under way, then have the site answer."""
-        if self.end == "SIGKILL":
+def interrupt(lab: Lab, end: str, spider: str, settings: dict[str, Any]) -> None:
+    """End a crawl that has pages under way, then have the site answer."""
+    with lab.midway(MIDWAY, spider, **settings) as crawl:
+        if end == "SIGKILL":
             crawl.kill()
         else:
             crawl.ask_to_stop()
-        if self.end == "SIGINT twice":
+        if end == "SIGINT twice":
             crawl.ask_to_stop(at_once=True)
             crawl.wait()
-        site.release()
-        if self.end == "SIGINT":
+        lab.site.release()
+        if end == "SIGINT":
             crawl.wait()
 
-    def run(self, lab: Lab) -> None:
-        """Interrupt one of some workers, let the others end, and run one more."""
-        lab.site.hold_after(MIDWAY)
-        with self.crawls(lab, self.workers) as crawls:
-            busy = until(lambda: under_way(lab, crawls), "a crawl is under way")
-            self.interrupt(busy, lab.site)
-            for crawl in crawls:
-                if crawl is not busy:
-                    crawl.wait()
-        with self.crawls(lab, 1) as (rerun,):
-            rerun.wait()
-        if "struct.error" in rerun.log:  # its end has damaged Scrapy's files: requests have failed
-            shutil.rmtree(lab.directory / "job-0")
-            lab.make_due()
-            with self.crawls(lab, 1) as (rerun,):
-                rerun.wait()
 
-
-def under_way(lab: Lab, crawls: list[Crawl]) -> Crawl | None:
-    """Return a crawl that has claims, and waits for the site; others may be about to end."""
-    if not lab.site.held:
-        return None
-    owners = {claim.owner for claim in lab.claims().values()}
-    entries = {name.decode(): entry.split() for name, entry in lab.workers().items()}
-    pids = {int(entry[2]) for name, entry in entries.items() if name in owners}
-    return next((crawl for crawl in crawls if crawl.pid in pids), None)
-
-
-def items_of(lab: Lab, remember: str) -> set[str]:
+def items_of(lab: Lab, way: str) -> set[str]:
     """Return the paths of the items that the feeds have, or else a pipeline."""
     urls = (lab.directory / "items").read_text().splitlines()
-    if remember == "delivered":
+    if way == "delivered":
         feeds = [feed.read_text() for feed in lab.directory.glob("*.jsonl")]
         lines = [line for text in feeds for line in text.splitlines()]
         urls = [json.loads(line)["url"] for line in lines if line.endswith("}")]
     return {url.removeprefix(lab.site.url) for url in urls}
 
 
-TRIALS = [
-    Trial(*choice)
-    for choice in product(
-        ("SIGKILL", "SIGINT", "SIGINT twice"),
-        SPIDERS,
-        ("memory", "jobdir", "scrapy-redis"),
-        ("crawled", "items only", "delivered"),
-        (1, 2, 3),
-    )
-    if choice[1:3] != ("lambda", "scrapy-redis")  # that queue cannot hold them
-]
-#: One of so many is tried in short; it has no common factor with the numbers of choices.
-STRIDE = 19
-
-
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT", "SIGINT twice"])
 @pytest.mark.parametrize(
-    "trial",
+    ("name", "way"),
     [
-        pytest.param(trial, id="-".join(map(str, trial)), marks=[pytest.mark.slow] * is_slow)
-        for is_slow, trial in ((bool(n % STRIDE), trial) for n, trial in enumerate(TRIALS))
+        ("plain", "memory"),
+        ("rules", "jobdir"),
+        ("lambda", "memory"),
+        ("lambda", "jobdir"),
+        ("lambda", "items only"),
+        ("dataclass", "scrapy-redis"),
+        ("object", "delivered"),
     ],
 )
-def test_no_page_and_no_item_is_missing_after_a_rerun(lab_of: LabOf, trial: Trial) -> None:
-    lab = lab_of(tree(PAGES))
-    trial.run(lab)
+def test_no_page_and_no_item_is_missing_after_a_rerun(
+    lab_of: LabOf, name: str, way: str, end: str
+) -> None:
+    lab, spider = lab_of(tree(PAGES)), SPIDERS[name]
+    settings = settings_of(lab, way)
+    interrupt(lab, end, spider, settings)
+    with lab.start(spider, **settings) as rerun:
+        rerun.wait()
+    if "struct.error" in rerun.log:  # its end has damaged Scrapy's files: requests have failed
+        shutil.rmtree(lab.directory / "job")
+        lab.make_due()
+        lab.crawl(spider, **settings)
     assert lab.site.hits().keys() == lab.site.pages.keys()
-    assert items_of(lab, trial.remember) == {path for path in lab.site.pages if path[-1] in ODD}
+    assert items_of(lab, way) == {path for path in lab.site.pages if path[-1] in ODD}
     assert not lab.claims()
 
 

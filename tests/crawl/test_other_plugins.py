@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from scrapy import version_info
 from support.odd_site import Lab, LabOf, tree
 
 PAGES = 30
@@ -91,13 +90,11 @@ class Plugin:
         spider: the class ``PluginSpider``, after ``BASE``.
         modules: which have to be there.
         settings: that switch it on.
-        last_scrapy: the newest release of Scrapy's that it works with.
     """
 
     spider: str = PLAIN
     modules: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
-    last_scrapy: tuple[int, int] = (9, 99)
 
 
 PLUGINS = {
@@ -112,14 +109,6 @@ PLUGINS = {
     ),
     "playwright": Plugin(PLAYWRIGHT, ("scrapy_playwright",)),
     "playwright-recipe": Plugin(PLAYWRIGHT_RECIPE, ("scrapy_playwright",)),
-    "deltafetch": Plugin(
-        modules=("scrapy_deltafetch",),
-        settings={
-            "SPIDER_MIDDLEWARES": {"scrapy_deltafetch.DeltaFetch": 100},
-            "DELTAFETCH_ENABLED": True,
-        },
-        last_scrapy=(2, 13),
-    ),
     "uvloop": Plugin(modules=("uvloop",), settings={"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
 }
 
@@ -127,8 +116,6 @@ PLUGINS = {
 @pytest.fixture(params=PLUGINS)
 def plugin(request: pytest.FixtureRequest) -> Plugin:
     plugin = PLUGINS[request.param]
-    if version_info[:2] > plugin.last_scrapy:
-        pytest.skip("it does not work with this Scrapy")
     for module in plugin.modules:
         pytest.importorskip(module)
     return plugin
@@ -140,10 +127,9 @@ def lab(lab_of: LabOf) -> Lab:
 
 
 @pytest.fixture
-def settings(plugin: Plugin, lab: Lab) -> dict[str, Any]:
+def settings(plugin: Plugin) -> dict[str, Any]:
     """Settings of the plug-in, as the command line has them."""
-    given = {**plugin.settings, "DELTAFETCH_DIR": lab.directory / "seen"}
-    return {k: json.dumps(v) if isinstance(v, dict) else v for k, v in given.items()}
+    return {k: json.dumps(v) if isinstance(v, dict) else v for k, v in plugin.settings.items()}
 
 
 def crawl(lab: Lab, plugin: Plugin, settings: dict[str, Any]) -> tuple[Counter[str], int]:
