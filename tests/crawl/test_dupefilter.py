@@ -45,7 +45,7 @@ def test_stats_count_verdicts_and_round_trips(make: Make) -> None:
     for url in (URL, URL, "https://example.com/b"):
         dupefilter.request_seen(Request(url))
     assert stats(dupefilter)["bloom/new"] == 3
-    assert stats(dupefilter)["bloom/seen"] == 1
+    assert stats(dupefilter)["bloom/duplicates"] == 1
     assert dupefilter._crawl._server.round_trips[0] == opening + 2
 
 
@@ -198,8 +198,8 @@ def test_one_line_at_open_and_one_at_close(
         return ours
 
     for opening, closing in (
-        ("is empty, and never forgets", "2 new, 1 seen, 0 failed in this process; 2 URLs are rem"),
-        ("remembers 2 URLs, and never", "0 new, 3 seen, 0 failed in this process; 2 URLs are rem"),
+        ("is empty, and never forgets", "2 new, 1 duplicates, 0 failed in this process; 2 URLs are rem"),
+        ("remembers 2 URLs, and never", "0 new, 3 duplicates, 0 failed in this process; 2 URLs are rem"),
     ):
         dupefilter = make()
         (line,) = lines()
@@ -230,7 +230,7 @@ def test_no_advice_where_pages_of_the_window_run_were_read(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    for closing in ('1 new, 1 of the window "run", 0 seen', '0 new, 1 of the window "run", 1 seen'):
+    for closing in ('1 new, 1 of the window "run", 0 duplicates', '0 new, 1 of the window "run", 1 duplicates'):
         dupefilter = make()
         dupefilter.request_seen(Request(URL))
         dupefilter.request_seen(Request(f"{URL}&d", meta={"bloom_recrawl_after": "run"}))
@@ -427,4 +427,4 @@ def test_pages_of_the_window_run_are_new_in_each_run_and_once(make: Make) -> Non
         dupefilter = make()
         assert [dupefilter.request_seen(page) for _ in range(2)] == [False, True]
         assert stats(dupefilter)["bloom/run/new"] == 1
-        assert stats(dupefilter)["bloom/run/seen"] == 1
+        assert stats(dupefilter)["bloom/run/duplicates"] == 1

@@ -94,15 +94,15 @@ END = "0 failed in this process; 80 URLs are remembered"
 @pytest.mark.parametrize(
     ("done", "says"),
     [
-        ({"new": 32, "seen": 0}, f"32 new, 0 seen, {END}"),
-        ({"new": 33, "without_item": 1}, f"32 new, 1 without an item, 0 seen, {END}"),
-        ({"new": 1, "without_item": 1, "seen": 32}, f"0 new, 1 without an item, 32 seen, {END}"),
-        ({"new": 2, "day__new": 1_400, "day__seen": 3}, f"1,402 new, 3 seen, {END}"),
-        ({"new": 2, "run__new": 110}, f'2 new, 110 of the window "run", 0 seen, {END}'),
-        ({"new": 1, "taken_over": 23}, f"1 new, 23 picked up, 0 seen, {END}"),
+        ({"new": 32, "duplicates": 0}, f"32 new, 0 duplicates, {END}"),
+        ({"new": 33, "without_item": 1}, f"32 new, 1 without an item, 0 duplicates, {END}"),
+        ({"new": 1, "without_item": 1, "duplicates": 32}, f"0 new, 1 without an item, 32 duplicates, {END}"),
+        ({"new": 2, "day__new": 1_400, "day__duplicates": 3}, f"1,402 new, 3 duplicates, {END}"),
+        ({"new": 2, "run__new": 110}, f'2 new, 110 of the window "run", 0 duplicates, {END}'),
+        ({"new": 1, "taken_over": 23}, f"1 new, 23 picked up, 0 duplicates, {END}"),
         (
             {"new": 12, "unknown": 1, "offline": 3, "repeated": 2},
-            f"12 new, 4 decided without the server, 2 to be crawled again, 0 seen, {END}",
+            f"12 new, 4 decided without the server, 2 to be crawled again, 0 duplicates, {END}",
         ),
     ],
 )
@@ -120,13 +120,13 @@ def test_what_is_not_known_is_not_said(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("done", "is_advised"),
     [
-        ({"seen": 5}, True),
+        ({"duplicates": 5}, True),
         ({}, False),
-        ({"seen": 5, "new": 1}, False),
-        ({"seen": 5, "run__new": 1}, False),
-        ({"seen": 5, "taken_over": 1}, False),
-        ({"seen": 5, "offline": 1}, False),
-        ({"seen": 5, "items_only": True}, False),
+        ({"duplicates": 5, "new": 1}, False),
+        ({"duplicates": 5, "run__new": 1}, False),
+        ({"duplicates": 5, "taken_over": 1}, False),
+        ({"duplicates": 5, "offline": 1}, False),
+        ({"duplicates": 5, "items_only": True}, False),
     ],
 )
 def test_where_nothing_was_new_the_reason_is_said(
