@@ -14,6 +14,8 @@ from support.odd_site import LabOf, page, tree
 from support.servers import Server
 from support.workers import Worker, put
 
+from scrapy_bloom.bloom.errors import NotReadyError
+from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Verdict
 from scrapy_bloom.crawl.duplicates import Lookup
 from scrapy_bloom.crawl.writer import OpKind
@@ -93,6 +95,25 @@ async def test_a_url_that_another_worker_gives_up_is_new_again(server: Server) -
         put(one, OpKind.RELEASE, 0)
         await one.crawl._writer.flush()
         assert not two.sees(0)
+
+
+@in_loop
+async def test_a_url_is_new_that_only_the_lookup_under_way_has_made_seen(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page redirects to itself meanwhile, and the reply is lost: one of both is fetched."""
+    async with worker(server) as one:
+        lookups = links_of(one, "page", links=1)
+        run = one.server.run
+
+        async def lose_reply(operation: Operation[Any]) -> Any:
+            await run(operation)
+            assert offered(one, lookups) == [True]
+            raise NotReadyError("the reply is lost")
+
+        monkeypatch.setattr(one.server, "run", lose_reply)
+        await one.crawl._duplicates.look_up(lookups)
+        assert offered(one, lookups) == [False]
 
 
 @in_loop
