@@ -237,7 +237,7 @@ def two_workers() -> None:
         expect(again <= 16, f"few stories are read twice, not {again}")
     print(
         f"\nTwo workers, one is killed after {ENOUGH} pages: the other picks up "
-        f"{stat(log, 'bloom/taken_over')} pages.\nAll {STORIES} stories are read, {again} of "
+        f"{stat(log, 'bloom/picked_up')} pages.\nAll {STORIES} stories are read, {again} of "
         "them twice."
     )
 

@@ -169,7 +169,7 @@ def test_what_fails_is_tried_again_when_it_is_due(lab_of: LabOf) -> None:
     done = lab.crawl()
     assert done.hits == Counter(["/", "/reset", "/from-reset"])
     assert {"/reset", "/from-reset"} <= done.recorded
-    assert done.stats["bloom/taken_over"] == 1
+    assert done.stats["bloom/picked_up"] == 1
     lab.site.pages["/"] = page("/absent", "/broken")
     done = lab.crawl()
     assert "/absent" in done.recorded, "404 counts as crawled"

@@ -210,7 +210,7 @@ def test_a_jobdir_goes_on_where_it_was_stopped(lab_of: LabOf) -> None:
     assert lab.recorded() == lab.site.pages.keys() - {"/"}
     assert not lab.claims()
     assert not lab.fetched_twice()
-    assert "bloom/taken_over" not in done.stats
+    assert "bloom/picked_up" not in done.stats
 
 
 # -- scrapy-redis --

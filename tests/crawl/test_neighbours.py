@@ -49,7 +49,7 @@ def test_a_worker_that_came_later_and_died_is_noticed_before_the_crawl_ends(
         go.touch()
         stats = first.wait()
     assert not lab.missing()
-    assert stats["bloom/taken_over"] > 0
+    assert stats["bloom/picked_up"] > 0
     assert not lab.claims()
     assert lab.recorded() == lab.site.pages.keys() - {"/", "/2nd"}
 

@@ -37,7 +37,7 @@ def test_exactly_that_page_is_crawled_again_once(lab: Lab) -> None:
     assert lab.recorded() == before
     done = lab.crawl()
     assert done.hits == EACH_RUN + Counter(["/a"])
-    assert done.stats["bloom/taken_over"] == 1
+    assert done.stats["bloom/picked_up"] == 1
     assert lab.recorded() == before
     assert not lab.claims()
     assert lab.crawl().hits == EACH_RUN

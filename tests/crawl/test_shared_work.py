@@ -116,7 +116,7 @@ def test_workers_share_a_site_and_fetch_each_page_once(
         assert "given to other workers" in crawls[0].log
     assert stats[0]["bloom/given"] > 0
     # The scan of a worker that begins may find a share before its taker does.
-    assert all({"bloom/received", "bloom/taken_over"} & one.keys() for one in stats[1:])
+    assert all({"bloom/received", "bloom/picked_up"} & one.keys() for one in stats[1:])
     assert not lab.missing()
     assert not lab.fetched_twice()
     assert not lab.claims()
@@ -175,7 +175,7 @@ def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -
         old = started(lab, stack, TWO_RELEASES, OLD=True, BLOOM_HEARTBEAT=1).wait()
         (stats,) = ended(lab, [giver])
     assert old["bloom/not_restored"] > 0
-    assert stats["bloom/given"] == stats["bloom/taken_over"] == old["bloom/not_restored"]
+    assert stats["bloom/given"] == stats["bloom/picked_up"] == old["bloom/not_restored"]
     assert_complete(lab)
 
 

@@ -99,7 +99,7 @@ END = "0 failed in this process; 80 URLs are remembered"
         ({"new": 1, "without_item": 1, "duplicates": 32}, f"0 new, 1 without an item, 32 duplicates, {END}"),
         ({"new": 2, "day__new": 1_400, "day__duplicates": 3}, f"1,402 new, 3 duplicates, {END}"),
         ({"new": 2, "run__new": 110}, f'2 new, 110 of the window "run", 0 duplicates, {END}'),
-        ({"new": 1, "taken_over": 23}, f"1 new, 23 picked up, 0 duplicates, {END}"),
+        ({"new": 1, "picked_up": 23}, f"1 new, 23 picked up, 0 duplicates, {END}"),
         (
             {"new": 12, "unknown": 1, "offline": 3, "repeated": 2},
             f"12 new, 4 decided without the server, 2 to be crawled again, 0 duplicates, {END}",
@@ -124,7 +124,7 @@ def test_what_is_not_known_is_not_said(caplog: pytest.LogCaptureFixture) -> None
         ({}, False),
         ({"duplicates": 5, "new": 1}, False),
         ({"duplicates": 5, "run__new": 1}, False),
-        ({"duplicates": 5, "taken_over": 1}, False),
+        ({"duplicates": 5, "picked_up": 1}, False),
         ({"duplicates": 5, "offline": 1}, False),
         ({"duplicates": 5, "items_only": True}, False),
     ],
