@@ -59,7 +59,7 @@ def test_the_filter_holds_exactly_what_was_crawled(lab_of: LabOf) -> None:
     }
     first = lab.crawl(DROPPING)
     assert first.recorded == {"/a", "/b", "/c"}
-    assert first.stats["bloom/crawled"] == first.stats["bloom/released"] == 3
+    assert first.stats["bloom/crawled"] == first.stats["bloom/dropped"] == 3
     # What a middleware drops is not scheduled again in this run.
     assert first.hits == Counter(["/robots.txt", "/", "/a", "/b", "/c", "/ignored-response"])
     assert not first.claims
