@@ -286,7 +286,7 @@ def test_callbacks_and_errbacks_of_all_sorts(lab_of: LabOf) -> None:
     assert done.hits["/same"] == done.hits["/busy"] == 2
     # What cannot be kept is crawled nevertheless.
     assert {"/unkept", "/lambda", "/object"} <= recorded
-    assert done.stats["bloom/not_kept"] == 2
+    assert done.stats["bloom/unserializable"] == 2
     assert done.log.count("cannot be written as JSON") == 1
     assert not done.workers
 

@@ -161,7 +161,7 @@ def test_log_lines_about_urls_of_1_mb_are_short(lab_of: LabOf) -> None:
     plain, ours = both(lab, LONG_URLS, **settings)
     for name in ("downloader/request_count", "dupefilter/filtered", "scheduler/enqueued"):
         assert ours.stats[name] == plain.stats[name]
-    assert ours.stats["bloom/not_kept"] == 4
+    assert ours.stats["bloom/unserializable"] == 4
     lines = [line for line in ours.log.splitlines() if "[scrapy_bloom" in line]
     assert sum("Filtered duplicate request" in line for line in lines) == 4
     assert max(map(len, lines)) < MAX_LINE
