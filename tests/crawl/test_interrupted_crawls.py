@@ -188,7 +188,7 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
     lab.site.pages["/"] = page()
     changed = CHANGED.replace("CALLBACK", "parse_new")
     done = lab.crawl(changed)
-    assert done.stats["bloom/not_restored"] == 1
+    assert done.stats["bloom/unreadable"] == 1
     assert "parse_old" in done.log
     assert done.hits == Counter(["/"])
     assert not lab.claims()

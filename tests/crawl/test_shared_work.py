@@ -174,8 +174,8 @@ def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -
     with one_is_busy(lab, BEFORE, TWO_RELEASES, BLOOM_HEARTBEAT=1) as (giver, stack):
         old = started(lab, stack, TWO_RELEASES, OLD=True, BLOOM_HEARTBEAT=1).wait()
         (stats,) = ended(lab, [giver])
-    assert old["bloom/not_restored"] > 0
-    assert stats["bloom/given"] == stats["bloom/picked_up"] == old["bloom/not_restored"]
+    assert old["bloom/unreadable"] > 0
+    assert stats["bloom/given"] == stats["bloom/picked_up"] == old["bloom/unreadable"]
     assert_complete(lab)
 
 
