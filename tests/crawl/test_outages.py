@@ -72,7 +72,7 @@ async def test_trouble_of_the_server_costs_one_time_out_and_is_made_up_for(
                 assert not worker.sees(10)
                 assert worker.sees(10), "although the server was looked for"
             await worker.found_again()
-            await eventually(lambda: worker.stat("recorded_late") == 10)
+            await eventually(lambda: worker.stat("remembered_late") == 10)
             assert caplog.text.count("the crawl continues without the server") == 1, "its begin"
             assert caplog.text.count("reconnected to ") == 1, "and its end"
             assert worker.stat("outages") == worker.stat("unknown") == 1
