@@ -312,7 +312,7 @@ async def test_claims_end_on_a_full_server(own_server: Server) -> None:
 
 # -- the crawl ends during an outage, or right after it --
 
-GAUGES = ["fill_ratio", "estimated_error_rate", "generations", "layers"]
+GAUGES = ["fill_ratio", "estimated_error_rate", "generations", "bitmaps"]
 
 
 @pytest.mark.parametrize(
