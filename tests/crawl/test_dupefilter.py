@@ -309,8 +309,8 @@ def test_what_is_deleted_in_mid_crawl_is_counted_and_logged(
         client.delete(key)
     assert not any(dupefilter.request_seen(request) for request in requests[400:])
     assert all(make().request_seen(request) for request in requests[400:])
-    assert stats(dupefilter)["bloom/lost_blocks"] == 16
-    assert caplog.text.count("[bloom-lost-block]") == 1
+    assert stats(dupefilter)["bloom/lost_shards"] == 16
+    assert caplog.text.count("[bloom-lost-shard]") == 1
 
 
 @pytest.mark.parametrize(

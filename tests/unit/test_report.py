@@ -55,9 +55,9 @@ def test_growth_and_loss_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
         told.ring_changed(event, view, 7_200)
     assert [message.rpartition(" ")[2] for message in caplog.messages] == [
         "[bloom-grown-default]",
-        "[bloom-lost-block]",
+        "[bloom-lost-shard]",
     ]
-    assert stats.get_value("bloom/lost_blocks") == 3
+    assert stats.get_value("bloom/lost_shards") == 3
 
 
 def test_a_message_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
