@@ -69,7 +69,7 @@ def test_pages_with_an_item_are_recorded(lab_of: LabOf) -> None:
 def test_an_item_of_an_errback_counts(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/reported", "/silent")})
     lab.site.pages |= {"/reported": Reply(status=403), "/silent": Reply(status=403)}
-    done = lab.crawl(ITEMS, BLOOM_CRAWLED_STATUSES="200,403")
+    done = lab.crawl(ITEMS, BLOOM_CRAWLED_HTTP_CODES="200,403")
     assert done.recorded == {"/reported", "/silent"}  # errors: they list nothing
 
 

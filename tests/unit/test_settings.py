@@ -69,8 +69,8 @@ def error_of(**settings: Any) -> str:
         ("remember", " Scheduled ", "scheduled"),
         ("remember", "delivered", "delivered"),
         ("items_only", "true", True),
-        ("crawled_statuses", "200-202,404", {200, 201, 202, 404}),
-        ("crawled_statuses", [200, "301-302"], {200, 301, 302}),
+        ("crawled_http_codes", "200-202,404", {200, 201, 202, 404}),
+        ("crawled_http_codes", [200, "301-302"], {200, 301, 302}),
         ("retry_after", "6 hours", 6 * 3600),
         ("recrawl_after", "Never", "never"),
         ("recrawl_after", timedelta(days=1), Span(DAY)),
@@ -117,7 +117,7 @@ BAD: dict[str, Sequence[object]] = {
     "BLOOM_ON_REDIS_ERROR": ("ignore", True),
     "BLOOM_REMEMBER": ("never", "items", True, ["crawled"]),
     "BLOOM_ITEMS_ONLY": ("sometimes", {}),
-    "BLOOM_CRAWLED_STATUSES": ("20", "300-200", "1000", "all", [], 7, True, [b"200"]),
+    "BLOOM_CRAWLED_HTTP_CODES": ("20", "300-200", "1000", "all", [], 7, True, [b"200"]),
     "BLOOM_RETRY_AFTER": (0, "2", "1 month", "soon", 3600, ["1 day"]),
     "BLOOM_RECRAWL_AFTER": ("2", 7, "soon", "run", "0 days", "200 years", "2 runs", 10**5_000),
     "BLOOM_ROTATE_EVERY": ("2", "never", b"1 day"),
@@ -230,8 +230,8 @@ def test_any_text_gives_a_value_or_one_clear_error(name: str, value: str) -> Non
 @given(names, values)
 @example("BLOOM_SEEDS", range(10**12))
 @example("BLOOM_SEEDS", {SECRET})
-@example("BLOOM_CRAWLED_STATUSES", 10**5_000)
-@example("BLOOM_CRAWLED_STATUSES", [10**5_000])
+@example("BLOOM_CRAWLED_HTTP_CODES", 10**5_000)
+@example("BLOOM_CRAWLED_HTTP_CODES", [10**5_000])
 @example("BLOOM_RECRAWL_RULES", [10**5_000])
 @example("BLOOM_RECRAWL_RULES", [["a", {"recrawl_after": "1 day", "x": 10**5_000}]])
 @example("BLOOM_KEY", "{" + "9" * 9_000)
