@@ -1,13 +1,13 @@
-"""One line in the log for a crawl that cannot begin, instead of several tracebacks.
+"""One line in the log for a crawl that can't start, instead of several tracebacks.
 
 The dupefilter raises its error before the first request. Scrapy then closes parts of the engine
-that it has not opened, and logs each failure of that, and the error, with all tracebacks.
+that it hasn't opened, and logs each failure of that, and the error, with all tracebacks.
 """
 
 import logging
 import re
 
-from scrapy_bloom.bloom.errors import BloomError
+from scrapy_bloom.bloom.errors import BloomError, FilterMismatchError, NotReadyError
 from scrapy_bloom.settings import in_settings
 
 logger = logging.getLogger(__name__)
@@ -18,6 +18,11 @@ _LAST = ("asyncio", "twisted")
 _NEXT = ("scrapy.core.engine", "scrapy.utils.signal")
 #: Extensions that fail when a spider is closed that was not opened.
 _CLOSED = re.compile(r"(CoreStats|SpiderState)\.spider_closed")
+#: Errors that the docs explain -> the code at the end of the line.
+CODES: dict[type[BloomError], str] = {
+    FilterMismatchError: " [bloom-filter-mismatch]",
+    NotReadyError: " [bloom-not-ready]",
+}
 #: Errors that one error may come of, at most.
 _MAX_CHAIN = 20
 
@@ -40,10 +45,8 @@ def _shorten(record: logging.LogRecord) -> bool:
     if error is None:
         return True
     if record.name in _LAST:
-        kind = type(error).__name__.removesuffix("Error")
-        code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
-        text = "Bloom filter: the crawl does not start. %s [bloom-%s]"
-        logger.error(text, in_settings(str(error)), code)
+        text = "Bloom filter: the crawl doesn't start. %s%s"
+        logger.error(text, in_settings(str(error)), CODES.get(type(error), ""))
     return False
 
 

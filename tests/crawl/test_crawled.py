@@ -287,7 +287,7 @@ def test_callbacks_and_errbacks_of_all_sorts(lab_of: LabOf) -> None:
     # What cannot be kept is crawled nevertheless.
     assert {"/unkept", "/lambda", "/object"} <= recorded
     assert done.stats["bloom/unserializable"] == 2
-    assert done.log.count("cannot be written as JSON") == 1
+    assert done.log.count("can't be saved as JSON") == 1
     assert not done.workers
 
 

@@ -94,7 +94,7 @@ def test_the_shell_fetches_what_it_is_asked_for_wherever_the_project_sets_its_in
     command = ("shell", "--spider", "odd", f"{lab.site.url}/", "-c", TWICE)
     done = scrapy(lab, tmp_path, *command, **PLACES[place])
     assert "[None, None, 200]" in done.out
-    assert "Bloom filter off in a developer command: nothing is read from Redis" in done.err
+    assert "Bloom filter: off in a developer command, so the server isn't used" in done.err
 
 
 @pytest.mark.parametrize(

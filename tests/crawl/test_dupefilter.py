@@ -170,7 +170,7 @@ def test_a_filter_that_is_not_enabled_deduplicates_without_a_server(
 ) -> None:
     with caplog.at_level(logging.INFO):
         dupefilter = make(BLOOM_ENABLED=False, BLOOM_REDIS_URL="redis://127.0.0.1:1")
-    assert "Bloom filter off by BLOOM_ENABLED" in caplog.text
+    assert "Bloom filter: off by BLOOM_ENABLED" in caplog.text
     assert not dupefilter.request_seen(Request(URL))
     assert dupefilter.request_seen(Request(URL))
     assert not dupefilter.request_seen(Request(URL, meta={"bloom_enabled": False}))
@@ -198,8 +198,8 @@ def test_one_line_at_open_and_one_at_close(
         return ours
 
     for opening, closing in (
-        ("is empty, and never forgets", "2 new, 1 duplicates, 0 failed in this process; 2 URLs are rem"),
-        ("remembers 2 URLs, and never", "0 new, 3 duplicates, 0 failed in this process; 2 URLs are rem"),
+        ("is empty, and never forgets", "2 new, 1 duplicates, 0 failed in this process; 2 URLs"),
+        ("remembers 2 URLs, and never", "0 new, 3 duplicates, 0 failed in this process; 2 URLs"),
     ):
         dupefilter = make()
         (line,) = lines()
@@ -217,7 +217,7 @@ def test_a_run_that_finds_nothing_new_says_why(
 ) -> None:
     caplog.set_level(logging.INFO)
     requests = [Request(URL), Request("https://example.com/b")]
-    says = "nothing was new, because all 2 links are remembered or pending; set BLOOM_ITEMS_ONLY"
+    says = "nothing was new, because all 2 links are remembered or pending. Set BLOOM_ITEMS_ONLY"
     for times in (0, 1):
         dupefilter = make()
         for request in requests:
@@ -230,7 +230,8 @@ def test_no_advice_where_pages_of_the_window_run_were_read(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    for closing in ('1 new, 1 of the window "run", 0 duplicates', '0 new, 1 of the window "run", 1 duplicates'):
+    for new, known in ((1, 0), (0, 1)):
+        closing = f'{new} new, 1 of the window "run", {known} duplicates'
         dupefilter = make()
         dupefilter.request_seen(Request(URL))
         dupefilter.request_seen(Request(f"{URL}&d", meta={"bloom_recrawl_after": "run"}))
@@ -294,7 +295,7 @@ def test_an_error_of_the_fingerprinter_is_raised_and_logged_once(
             dupefilter.request_seen(Request(URL))
     assert stats(dupefilter)["bloom/not_identified"] == 2
     assert "bloom/unknown" not in stats(dupefilter)
-    assert caplog.text.count("[bloom-not-identified]") == 1
+    assert caplog.text.count("the fingerprinter failed for") == 1
 
 
 @pytest.mark.parametrize("lost", ["*:default:*", "*"], ids=["bitmaps", "all"])

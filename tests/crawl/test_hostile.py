@@ -37,21 +37,6 @@ def calendar(path: str) -> Reply:
     return page(*(f"/{other}" for other in (day + 1, day - 1, day + 2, day - 2)))
 
 
-def test_an_endless_site_costs_what_is_pending(lab_of: LabOf) -> None:
-    lab = lab_of({})
-    lab.site.rest = calendar
-    plain, ours = both(lab, CLOSESPIDER_PAGECOUNT=100)
-    for one in (plain, ours):
-        assert 100 <= sum(one.hits.values()) <= 130
-        assert one.stats["finish_reason"] == "closespider_pagecount"
-    assert not [path for path, times in ours.hits.items() if times > 1]
-    left = ours.stats["scheduler/enqueued"] - ours.stats["response_received_count"]
-    assert 0 < len(ours.claims) <= left + 1 <= 30
-    again = lab.crawl(CLOSESPIDER_PAGECOUNT=20)
-    assert again.stats["bloom/picked_up"] > 0
-    assert set(again.hits) & set(ours.hits) == {"/"}
-
-
 # -- a crawl that goes on and on --
 
 COUNTING = """

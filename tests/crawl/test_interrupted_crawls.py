@@ -153,25 +153,6 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
     assert not lab.claims()
 
 
-@pytest.mark.parametrize("spider", ["plain", "lambda"])
-@pytest.mark.parametrize("pages", [5, 12, 25])
-def test_no_target_of_a_redirect_is_missing_though_none_is_stored(
-    lab_of: LabOf, spider: str, pages: int
-) -> None:
-    """Each page is linked by way of two redirects, and the crawl is killed among them."""
-    ends = {f"/{n}": page(*(f"/to-{m}" for m in (2 * n, 2 * n + 1) if m < 20)) for n in range(20)}
-    hops = {f"/to-{n}": moved(f"/via-{n}") for n in range(1, 20)}
-    more = {f"/via-{n}": moved(f"/{n}") for n in range(1, 20)}
-    lab = lab_of({"/": page("/to-1"), **ends, **hops, **more})
-    del lab.site.pages["/0"]
-    items = {"ITEMS_FILE": lab.directory / "items"}
-    lab.kill_midway(pages, SPIDERS[spider], **items)
-    assert lab.missing()
-    lab.crawl(SPIDERS[spider], **items)
-    assert not lab.missing()
-    assert not lab.claims()
-
-
 CHANGED = """
 class ChangedSpider(OddSpider):
     def parse(self, response):
@@ -198,19 +179,6 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
 
 
 # -- queues that outlive a crawl: in JOBDIR, and scrapy-redis's --
-
-
-def test_a_jobdir_goes_on_where_it_was_stopped(lab_of: LabOf) -> None:
-    """Its claims are left to it: nothing is taken over, or fetched twice."""
-    lab = lab_of(tree(PAGES))
-    settings: dict[str, Any] = {"JOBDIR": lab.directory / "job", "CONCURRENT_REQUESTS": 6}
-    lab.stop_midway(15, **settings)
-    assert lab.claims()
-    done = lab.crawl(**settings)
-    assert lab.recorded() == lab.site.pages.keys() - {"/"}
-    assert not lab.claims()
-    assert not lab.fetched_twice()
-    assert "bloom/picked_up" not in done.stats
 
 
 # -- scrapy-redis --

@@ -13,47 +13,6 @@ from scrapy_bloom.bloom.client.embedded import is_free
 
 PAGES = 30
 
-#: Starts at START, and waits there until the file GO exists.
-WAITING = """
-import asyncio
-from pathlib import Path
-
-class WaitingSpider(OddSpider):
-    async def start(self):
-        yield Request(self.settings["SITE_URL"] + self.settings["START"], dont_filter=True)
-
-    async def parse(self, response):
-        go = self.settings["GO"]
-        while go and not Path(go).exists():
-            await asyncio.sleep(0.02)
-        is_odd = self.settings.getbool("UNSTORED") and response.url.endswith("/late")
-        for link in self.links(response, callback=(lambda r: self.parse(r)) if is_odd else None):
-            yield link
-"""
-
-
-@pytest.mark.parametrize(("heartbeat", "unstored"), [(30, False), (1, False), (30, True)])
-def test_a_worker_that_came_later_and_died_is_noticed_before_the_crawl_ends(
-    lab_of: LabOf, heartbeat: int, unstored: bool
-) -> None:
-    """The first one has sent no heartbeat since. Requests that are not stored are new to it."""
-    links = [f"/{number}" for number in range(PAGES)]
-    lab = lab_of({"/": page("/own"), "/own": page(), "/2nd": page("/late"), "/late": page(*links)})
-    lab.site.pages |= {link: page(f"/more{link}") for link in links}
-    lab.site.pages |= {f"/more{link}": page() for link in links}
-    go, settings = lab.directory / "go", {"BLOOM_HEARTBEAT": heartbeat, "UNSTORED": unstored}
-    with lab.start(WAITING, START="/", GO=go, **settings) as first:
-        until(lambda: lab.site.hits()["/"] or first.is_over, "the first one has begun")
-        lab.kill_midway(6, WAITING, START="/2nd", GO="", **settings)
-        assert len(lab.claims()) >= PAGES - 5
-        go.touch()
-        stats = first.wait()
-    assert not lab.missing()
-    assert stats["bloom/picked_up"] > 0
-    assert not lab.claims()
-    assert lab.recorded() == lab.site.pages.keys() - {"/", "/2nd"}
-
-
 OTHER = """
 class OtherSpider(OddSpider):
     name = "other"

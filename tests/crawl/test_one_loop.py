@@ -16,41 +16,6 @@ from scrapy_bloom.crawl import writer
 
 PAGES = 30
 
-BLOCKING = """
-import time
-from pathlib import Path
-
-class BlockingSpider(OddSpider):
-    def parse(self, response):
-        yield from self.links(response)
-        blocked, released = Path(self.settings["BLOCKED"]), Path(self.settings["RELEASED"])
-        if response.url.endswith("/5") and not blocked.exists():
-            blocked.touch()
-            while not released.exists():
-                time.sleep(0.05)
-"""
-
-
-def test_a_loop_that_is_blocked_costs_pages_a_second_fetch_and_hides_none(lab_of: LabOf) -> None:
-    """Without heartbeats for so long, the worker counts as dead: its pages may be taken over."""
-    lab = lab_of(tree(PAGES))
-    blocked, released = lab.directory / "blocked", lab.directory / "released"
-    settings: dict[str, Any] = {"BLOOM_HEARTBEAT": 1, "BLOCKED": blocked, "RELEASED": released}
-    with lab.start(BLOCKING, **settings) as first:
-        until(blocked.exists, "a callback blocks the loop")
-        with lab.start(BLOCKING, **settings) as second:
-            second.wait()
-            released.touch()  # before the site waits for what the first one has asked
-        first.wait()
-    hits = lab.site.hits()
-    hits.subtract(["/"])  # each worker has its own start request
-    assert hits.keys() == lab.site.pages.keys()
-    assert {*hits.values()} <= {1, 2}
-    assert lab.recorded() == lab.site.pages.keys() - {"/"}
-    assert not lab.claims()
-    assert not lab.crawl(BLOCKING, **settings).hits - Counter(["/"])
-
-
 @pytest.mark.usefixtures("short_retries")
 def test_without_asyncio_an_outage_is_made_up_for(lasting_server: Server) -> None:
     """As under another reactor: the next decisions try again."""

@@ -9,7 +9,7 @@ from support.replicas import with_replica
 from support.servers import Server
 from support.workers import Worker, claimed, confirm, recorded
 
-TEXT = "marked as crawled before BLOOM_WAIT_REPLICAS replicas had their links"
+TEXT = "so the page is remembered without them"
 
 
 @pytest.fixture

@@ -140,35 +140,6 @@ def test_nothing_is_given_where_work_is_not_shared(lab_of: LabOf, settings: dict
     assert not lab.missing()
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
-@pytest.mark.parametrize("place", [0, 1], ids=["giver", "taker"])
-def test_no_page_is_missing_when_a_worker_ends_early(lab_of: LabOf, end: str, place: int) -> None:
-    """The others pick up what a killed one had, and a rerun what is left of a stopped one."""
-    lab = lab_of(tree(PAGES))
-    with sharing(lab) as crawls:
-        crawl = crawls.pop(place)
-        if end == "SIGKILL":
-            crawl.kill()
-        else:
-            crawl.ask_to_stop()
-            crawls.append(crawl)
-        ended(lab, crawls)
-    lab.crawl(SPIDER, STARTS=True)
-    assert_complete(lab)
-
-
-def test_no_page_is_missing_when_connections_are_lost(lab_of: LabOf) -> None:
-    """Some of the calls that give and receive have run, and their replies are lost."""
-    lab = lab_of(tree(PAGES))
-    with sharing(lab, BLOOM_HEARTBEAT=1) as crawls:
-        lab.site.release()
-        while not all(one.is_over for one in crawls):
-            lab.client.client_kill_filter(_type="normal", skipme=True)
-            time.sleep(0.1)
-        ended(lab, crawls)
-    assert_complete(lab)
-
-
 def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
     with one_is_busy(lab, BEFORE, TWO_RELEASES, BLOOM_HEARTBEAT=1) as (giver, stack):

@@ -83,7 +83,7 @@ async def test_an_error_that_is_a_bug_loses_nothing_and_is_logged_once(
             await eventually(lambda: len(attempts) > 5)
         await worker.found_again()
         assert claimed(own_server) == 1
-    assert caplog.text.count("[bloom-writer]") == 1
+    assert caplog.text.count("[bloom-unexpected]") == 1
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 2
 
 

@@ -203,4 +203,4 @@ def test_a_window_that_no_setting_has_warns_and_the_rules_count(
 ) -> None:
     own = make([("/a", "1 day")])
     assert key({"bloom_recrawl_after": asked}, own) == key({}, own)
-    assert "[bloom-unknown-window]" in caplog.text
+    assert "so BLOOM_RECRAWL_RULES applies" in caplog.text

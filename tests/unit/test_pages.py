@@ -62,8 +62,6 @@ def test_codes_of_messages_are_explained() -> None:
     """Each code that is logged is on the page of messages, and the other way round."""
     code = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     codes = {*re.findall(r"\[bloom-([a-z-]+)\]", code)}
-    codes |= {*re.findall(r"warn_once\(\s*f?\"([a-z-]+?)-?[\"{]", code)}
-    errors = re.findall(r"^class (\w+)Error\(", read("scrapy_bloom/bloom/errors.py"), re.MULTILINE)
-    codes |= {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower() for name in errors} - {"bloom"}
+    codes |= {*re.findall(r"warn_once\(\s*\"([a-z-]+)\"", code)}
     page = read("docs/reference/messages.md")
     assert {*re.findall(r"^### bloom-([a-z-]+)", page, re.MULTILINE)} == codes

@@ -54,7 +54,7 @@ def test_growth_and_loss_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
     for event in ("grown", "lost") * 3:
         told.ring_changed(event, view, 7_200)
     assert [message.rpartition(" ")[2] for message in caplog.messages] == [
-        "[bloom-grown-default]",
+        "memory",
         "[bloom-lost-shard]",
     ]
     assert stats.get_value("bloom/lost_shards") == 3
@@ -96,7 +96,10 @@ END = "0 failed in this process; 80 URLs are remembered"
     [
         ({"new": 32, "duplicates": 0}, f"32 new, 0 duplicates, {END}"),
         ({"new": 33, "without_item": 1}, f"32 new, 1 without an item, 0 duplicates, {END}"),
-        ({"new": 1, "without_item": 1, "duplicates": 32}, f"0 new, 1 without an item, 32 duplicates, {END}"),
+        (
+            {"new": 1, "without_item": 1, "duplicates": 32},
+            f"0 new, 1 without an item, 32 duplicates, {END}",
+        ),
         ({"new": 2, "day__new": 1_400, "day__duplicates": 3}, f"1,402 new, 3 duplicates, {END}"),
         ({"new": 2, "run__new": 110}, f'2 new, 110 of the window "run", 0 duplicates, {END}'),
         ({"new": 1, "picked_up": 23}, f"1 new, 23 picked up, 0 duplicates, {END}"),
@@ -114,7 +117,7 @@ def test_the_last_line_counts_what_this_process_has_done(
 
 def test_what_is_not_known_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = closing(caplog, is_known=False, new=1)
-    assert line.endswith("0 failed in this process; what it holds is not known")
+    assert line.endswith("0 failed in this process; an unknown number of URLs are remembered")
 
 
 @pytest.mark.parametrize(

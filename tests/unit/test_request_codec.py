@@ -116,7 +116,7 @@ def test_functions_that_are_no_callbacks_of_the_spider_are_refused(
     name: str, function: kinds.Method
 ) -> None:
     arguments: dict[str, Any] = {name: function}
-    assert_refused(Request(URL, **arguments), "is not a method of the spider")
+    assert_refused(Request(URL, **arguments), "isn't a method of the spider")
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def method_named(name: object) -> str:
         (stored(meta={"a": {"timedelta": "9" * 5_000}}), "ValueError"),
         (stored(meta={"a": {"set": [[1]]}}), "unhashable"),
         *[
-            (method_named(name), "is not a method of the spider")
+            (method_named(name), "isn't a method of the spider")
             for name in ("__init__", "from_crawler", "start", "closed", "spider_idle", "static")
         ],
         *[
-            (method_named(name), "is not a method of the spider")
+            (method_named(name), "isn't a method of the spider")
             for name in ("tempting", "partial", "number", "nothing", "crawler", "parse.__func__")
         ],
         (method_named(["parse"]), "TypeError"),
         (stored(**{"class": "subprocess:Popen"}), "there is no class"),
         (stored(**{"class": "antigravity:fly"}), "there is no class"),
-        (stored(**{"class": of(kinds.Price)}), "not a class of requests"),
-        (stored(**{"class": of(Pages)}), "not a class of requests"),
+        (stored(**{"class": of(kinds.Price)}), "isn't a class of requests"),
+        (stored(**{"class": of(Pages)}), "isn't a class of requests"),
         (stored(meta={"a": {"dataclass": ["builtins:type", {}]}}), "not a class of kind"),
         (stored(meta={"a": {"dataclass": [of(kinds.Price), {}]}}), "KeyError"),
         (stored(meta={"a": {"enum": [of(kinds.Size), "mro"]}}), "KeyError"),
