@@ -28,16 +28,13 @@ def both(lab: Lab, spider: str = MEASURED, **settings: Any) -> tuple[Done, Done]
     return plain, ours
 
 
-# -- endless sites --
-
-
 def calendar(path: str) -> Reply:
     """A page a day, which links the days around it."""
     day = int(path.rpartition("/")[2] or 0)
     return page(*(f"/{other}" for other in (day + 1, day - 1, day + 2, day - 2)))
 
 
-# -- a crawl that goes on and on --
+# -- a crawl that goes on and on, on a site without an end --
 
 COUNTING = """
 import asyncio

@@ -14,7 +14,6 @@ from support.odd_site import (
     Lab,
     LabOf,
     Reply,
-    moved,
     page,
     tree,
 )
@@ -176,9 +175,6 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
     lab.site.pages["/"] = page("/a")
     lab.crawl(changed)
     assert lab.recorded() == {"/a"}
-
-
-# -- queues that outlive a crawl: in JOBDIR, and scrapy-redis's --
 
 
 # -- scrapy-redis --

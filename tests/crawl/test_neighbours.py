@@ -4,10 +4,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from support.crawling import run
 from support.odd_site import LabOf, page, serve, tree
-from support.polling import until
 
 from scrapy_bloom.bloom.client.embedded import is_free
 

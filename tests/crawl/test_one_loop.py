@@ -1,12 +1,10 @@
-"""The crawl's event loop does all: its threads, one that is blocked, closed, idle, or none."""
+"""The crawl's event loop does all: its threads, one that is closed, idle, or none."""
 
 import asyncio
 import time
-from collections import Counter
-from typing import Any
 
 import pytest
-from support.odd_site import DENIED, PLAIN_SCRAPY, LabOf, page, tree
+from support.odd_site import DENIED, PLAIN_SCRAPY, LabOf, page
 from support.outages import killed, stalled
 from support.polling import until
 from support.servers import Server
@@ -14,7 +12,6 @@ from support.workers import Worker, claimed, keep, recorded
 
 from scrapy_bloom.crawl import writer
 
-PAGES = 30
 
 @pytest.mark.usefixtures("short_retries")
 def test_without_asyncio_an_outage_is_made_up_for(lasting_server: Server) -> None:

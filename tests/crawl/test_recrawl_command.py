@@ -1,12 +1,11 @@
-"""A page is crawled again, once, because a user or its version says so: whatever happens."""
+"""A page is crawled again, once, because a user says so: whatever happens."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from support.lab_commands import Called, bloom
-from support.odd_site import ERROR, Lab, LabOf, Reply, page
+from support.odd_site import ERROR, Lab, LabOf, page
 from support.polling import until
 
 #: What each run fetches: the start page.
@@ -140,6 +139,3 @@ def test_a_method_gets_the_page_of_a_crawl_spider(lab: Lab) -> None:
     assert done.hits == EACH_RUN + Counter(["/a"])
     assert done.stats["parsed a 0"] == 1
     assert not lab.claims()
-
-
-# -- versions: ``meta["bloom_key"]`` --

@@ -3,7 +3,6 @@
 The site holds its answers back while the work is shared, so no test depends on how fast a crawl is.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -57,15 +56,13 @@ TWO_RELEASES = (
 
 
 @contextmanager
-def sharing(
-    lab: Lab, workers: int = 3, before: int = BEFORE, **settings: Any
-) -> Iterator[list[Crawl]]:
+def sharing(lab: Lab, **settings: Any) -> Iterator[list[Crawl]]:
     """Run workers that all wait for the site: the first one has given requests to the others."""
-    with one_is_busy(lab, before, **settings) as (giver, stack):
-        takers = [started(lab, stack, **settings) for _ in range(workers - 1)]
+    with one_is_busy(lab, BEFORE, **settings) as (giver, stack):
+        takers = [started(lab, stack, **settings) for _ in range(2)]
         crawls = [giver, *takers]
         until(
-            lambda: lab.site.held > DOWNLOADS * (workers - 1) or any(c.is_over for c in crawls),
+            lambda: lab.site.held > 2 * DOWNLOADS or any(c.is_over for c in crawls),
             "all have requests",
         )
         assert not any(one.is_over for one in crawls), [one.log for one in crawls]
