@@ -64,6 +64,21 @@ def test_a_url_is_seen_until_its_window_ends_and_then_new_again(
     assert_expiries(client)
 
 
+@pytest.mark.parametrize("ring", ORDERS)
+@pytest.mark.parametrize("before", ["2 months", "never"])
+def test_a_longer_window_keeps_what_another_run_has_recorded(
+    moved: MovedServer, client: Redis, before: str, ring: str
+) -> None:
+    moved.set_time(at(2027, 1, 20))
+    assert connect(client, before, ring=ring).add("a")
+    bloom = connect(client, "5 months", ring=ring)
+    for moment in (at(2027, 1, 20), at(2027, 4, 5), at(2027, 5, 31, 23, 59, 59)):
+        moved.set_time(moment)
+        assert "a" in bloom
+    moved.set_time(at(2027, 6, 1))
+    assert "a" not in bloom
+
+
 def test_rotation_is_said_once_per_block(moved: MovedServer, client: Redis) -> None:
     notes: list[str] = []
     bloom = connect(client, "2 months", notify=lambda what, *_: notes.append(what))
