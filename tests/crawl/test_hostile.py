@@ -1,13 +1,12 @@
 """Sites and neighbours that harm crawlers: a crawl takes hardly more than an undisturbed one."""
 
 import json
-from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.counting import MEASURED
-from support.odd_site import PLAIN_SCRAPY, Done, Lab, LabOf, Reply, page
+from support.odd_site import PLAIN_SCRAPY, Lab, LabOf, Reply, page
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
@@ -18,14 +17,6 @@ MORE_THAN_PLAIN = 40 << 10
 UNDER_WAY = 50
 #: Characters of a line that this package logs, at most.
 MAX_LINE = 10_000
-
-
-def both(lab: Lab, spider: str = MEASURED, **settings: Any) -> tuple[Done, Done]:
-    """Crawl with Scrapy's own filter, then with ours."""
-    plain = lab.crawl(spider, **PLAIN_SCRAPY, BLOOM_KEY="plain", **settings)
-    ours = lab.crawl(spider, **settings)
-    assert ours.stats["peak"] < 1.5 * plain.stats["peak"] + MORE_THAN_PLAIN
-    return plain, ours
 
 
 def calendar(path: str) -> Reply:
@@ -81,44 +72,6 @@ def test_many_pages_leave_no_objects_tasks_and_connections(lab_of: LabOf) -> Non
     assert after["connections"] - before["connections"] <= UNDER_WAY
 
 
-# -- one page with very many links --
-
-MANY_LINKS = f"""
-import re
-from scrapy import Request
-from scrapy.exceptions import CloseSpider
-{MEASURED}
-    pages = 0
-
-    def parse(self, response):
-        yield response.follow("/many", self.parse_many, priority=1)
-        yield response.follow("/chain/0", self.parse_chain, priority=2)
-
-    def parse_chain(self, response):
-        self.pages += 1
-        yield from self.links(response, callback=self.parse_chain)
-
-    def parse_many(self, response):
-        before = self.pages
-        for match in re.finditer(rb'href="(/[^"]+)"', response.body):
-            yield Request(response.urljoin(match[1].decode()), priority=-1)
-        self.crawler.stats.set_value("of_others", self.pages - before)
-        raise CloseSpider("enough")
-"""
-
-
-def test_other_pages_are_crawled_while_a_page_yields_its_links(lab_of: LabOf) -> None:
-    body = b"".join(b'<a href="/%d">x</a>' % number for number in range(2_000))
-    lab = lab_of({"/": page(), "/many": Reply(body=body)})
-    lab.site.rest = lambda path: page(f"/chain/{int(path.rpartition('/')[2]) + 1}")
-    plain, ours = both(lab, MANY_LINKS, LOG_LEVEL="INFO")
-    for one in (plain, ours):
-        assert one.stats["scheduler/enqueued"] >= 2_000
-    assert "Traceback" not in ours.log
-    assert ours.stats["of_others"] > 0
-    assert len(ours.claims) + ours.stats["response_received_count"] >= 2_000
-
-
 # -- long URLs --
 
 #: URLs of 1 MB, each of which is linked twice.
@@ -140,7 +93,9 @@ def test_log_lines_about_urls_of_1_mb_are_short(lab_of: LabOf) -> None:
     lab = lab_of({"/": page()})
     settings = {"LOG_LEVEL": "DEBUG", "DUPEFILTER_DEBUG": True, "RETRY_ENABLED": False}
     settings["URLLENGTH_LIMIT"] = 0  # Scrapy drops URLs of more than 2,083 characters
-    plain, ours = both(lab, LONG_URLS, **settings)
+    plain = lab.crawl(LONG_URLS, **PLAIN_SCRAPY, BLOOM_KEY="plain", **settings)
+    ours = lab.crawl(LONG_URLS, **settings)
+    assert ours.stats["peak"] < 1.5 * plain.stats["peak"] + MORE_THAN_PLAIN
     for name in ("downloader/request_count", "dupefilter/filtered", "scheduler/enqueued"):
         assert ours.stats[name] == plain.stats[name]
     assert ours.stats["bloom/unserializable"] == 4

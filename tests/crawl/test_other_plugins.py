@@ -50,17 +50,8 @@ class PluginSpider(Base):
         for found in self.found(response):
             yield found
 """
-PLAYWRIGHT = """
-from scrapy_playwright.page import PageMethod
-
-
-class PluginSpider(Base):
-    def request(self, url):
-        methods = [PageMethod("wait_for_selector", "h1")]
-        return Request(url, meta={"playwright_page_methods": methods})
-"""
 #: As in docs/how-to/other-plug-ins.md: what is stored is JSON.
-PLAYWRIGHT_RECIPE = """
+PLAYWRIGHT = """
 from scrapy_playwright.page import PageMethod
 
 
@@ -108,7 +99,6 @@ PLUGINS = {
         },
     ),
     "playwright": Plugin(PLAYWRIGHT, ("scrapy_playwright",)),
-    "playwright-recipe": Plugin(PLAYWRIGHT_RECIPE, ("scrapy_playwright",)),
     "uvloop": Plugin(modules=("uvloop",), settings={"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
 }
 
@@ -150,8 +140,7 @@ def test_the_same_pages_and_items_and_then_nothing_new(
     assert items <= 1
 
 
-#: Requests of the first one cannot be stored.
-@pytest.mark.parametrize("plugin", ["playwright", "scrapy-poet"], indirect=True)
+@pytest.mark.parametrize("plugin", ["scrapy-poet"], indirect=True)
 def test_no_page_is_lost_with_a_kill(plugin: Plugin, lab: Lab, settings: dict[str, Any]) -> None:
     lab.kill_midway(MIDWAY, BASE + plugin.spider, **settings)
     crawl(lab, plugin, settings)

@@ -10,7 +10,7 @@ from support.odd_site import PLAIN_SCRAPY, Done, Lab
 REMEMBER = pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 PAGES = 60
 
-#: Counts signals; ``at`` makes requests, and ``leaf`` is a callback without links.
+#: Counts signals.
 COUNTING = """
 import asyncio
 from scrapy import Request, signals
@@ -29,12 +29,6 @@ class CountingSpider(OddSpider):
 
     def on_dropped(self, request):
         self.crawler.stats.inc_value("test/dropped")
-
-    def at(self, path, **kwargs):
-        return Request(self.settings["SITE_URL"] + path, **kwargs)
-
-    def leaf(self, response):
-        pass
 
 """
 #: Notes the most memory that the process had, in KiB.

@@ -91,7 +91,6 @@ class Fetch:
     path: str
     method: str = "GET"
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
 
 
 class OddSite(ThreadingHTTPServer):
@@ -195,10 +194,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         site, host = self.server, f"http://{self.headers['Host']}"
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
         is_whole = host == site.url or "://" in self.path  # it is, where this site is the proxy
         path = self.path.removeprefix(site.url) if is_whole else host + self.path
-        reply = site.answer(Fetch(path, self.command, dict(self.headers.items()), body))
+        reply = site.answer(Fetch(path, self.command, dict(self.headers.items())))
         if reply.resets:
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -337,7 +336,7 @@ class Done:
     hits: Counter[str]
     recorded: set[str]
     claims: dict[str, Claim]
-    workers: dict[bytes, bytes]
+    workers: list[bytes]
 
 
 class Crawl:
@@ -354,11 +353,11 @@ class Crawl:
     def is_over(self) -> bool:
         return self._nursery.exit_code(self.pid) is not None
 
-    def ask_to_stop(self, number: int = signal.SIGINT, *, at_once: bool = False) -> None:
-        """Send a signal, or a second one, and wait until it is received."""
+    def ask_to_stop(self, *, at_once: bool = False) -> None:
+        """Send SIGINT, or a second one, and wait until it is received."""
         reply = "forcing unclean shutdown" if at_once else "shutting down gracefully"
         if not self.is_over:
-            os.kill(self.pid, number)
+            os.kill(self.pid, signal.SIGINT)
         until(lambda: reply in self.log or self.is_over, "the signal is received")
         assert reply in self.log
 
@@ -443,12 +442,10 @@ class Lab:
             assert not crawl.is_over, crawl.log
             yield crawl
 
-    def kill_midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> Counter[str]:
-        """Kill a crawl that has got so many pages; return what it fetched."""
-        before = self.site.hits()
+    def kill_midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> None:
+        """Kill a crawl that has got so many pages."""
         with self.midway(pages, spider, **settings) as crawl:
             crawl.kill()
-        return self.site.hits() - before
 
     def __enter__(self) -> Self:
         return self
@@ -456,12 +453,10 @@ class Lab:
     def __exit__(self, *error: object) -> None:
         self.client.close()
 
-    def stop_midway(
-        self, pages: int, spider: str = PLAIN, number: int = signal.SIGINT, **settings: Any
-    ) -> None:
+    def stop_midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> None:
         """Stop a crawl that has got so many pages; what is in flight by then is finished."""
         with self.midway(pages, spider, **settings) as crawl:
-            crawl.ask_to_stop(number)
+            crawl.ask_to_stop()
             self.site.release()
             crawl.wait()
 
@@ -496,15 +491,10 @@ class Lab:
                 found[name] = Claim(owner[0], owner, int(attempt), request, place, field)
         return found
 
-    def workers(self, key: str = "odd:bloom") -> dict[bytes, bytes]:
+    def workers(self, key: str = "odd:bloom") -> list[bytes]:
         """The entries of workers, as in ``Done``."""
-        found: dict[bytes, bytes] = {}
-        for workers in self.client.scan_iter(f"{{{key}:0}}:workers:*"):
-            stored: Any = self.client.zrange(workers, 0, -1, withscores=True)
-            for member, score in stored:
-                name, _, description = member.partition(b" ")
-                found[name] = b"%d %s" % (score, description)
-        return found
+        keys = self.client.scan_iter(f"{{{key}:0}}:workers:*")
+        return [entry for one in keys for entry in self.client.zrange(one, 0, -1)]
 
     def now(self) -> int:
         """The server's clock."""

@@ -44,9 +44,6 @@ class Worker:
     Args:
         url: of the server.
         settings: of the crawler.
-
-    Attributes:
-        last_back: when the last outage ended, in Unix seconds; 0 for none.
     """
 
     def __init__(self, url: str, **settings: object) -> None:
@@ -65,13 +62,12 @@ class Worker:
         self.crawl = self.dupefilter._crawl
         self.server, self.ops = self.crawl._server, self.crawl._writer._ops
         crawler.engine = self.engine = FakeEngine()
-        self._times_back, self.last_back = 0, 0.0
+        self._times_back = 0
         self.server.back.append(self.back)
 
     def back(self) -> None:
         """Count the ends of outages."""
         self._times_back += 1
-        self.last_back = time.time()
 
     @property
     def round_trips(self) -> int:
