@@ -348,33 +348,6 @@ def test_a_page_fails_with_its_redirects_target_and_both_are_crawled_when_it_is_
         assert not done.claims
 
 
-LAMBDA = """
-class LambdaSpider(OddSpider):
-    custom_settings = {"RETRY_ENABLED": False}
-
-    def parse(self, response):
-        return self.links(response, callback=lambda response: self.parse(response))
-"""
-
-
-def test_a_page_fails_with_a_request_that_cannot_be_stored_and_yields_it_again(
-    lab_of: LabOf,
-) -> None:
-    """Nobody else could: a page that has no claim, as the start page, yields it in each run."""
-    lab = lab_of({"/": page("/a"), "/a": page("/b", "/c"), "/b": ERROR, "/c": page()})
-    done = lab.crawl(LAMBDA)
-    assert done.recorded == {"/c"}
-    assert done.claims.keys() == {"/a", "/b"}
-    assert done.stats["bloom/failed"] == 2
-    assert lab.crawl(LAMBDA).hits == Counter(["/"]), "they are not due"
-    lab.site.pages["/b"] = page()
-    lab.make_due()
-    done = lab.crawl(LAMBDA)
-    assert done.hits == Counter(["/", "/a", "/b"])
-    assert done.recorded == {"/a", "/b", "/c"}
-    assert not done.claims
-
-
 def test_all_that_a_queue_on_disk_has_lost_is_put_back_by_one_scan(lab_of: LabOf) -> None:
     """The crawl isn't idle any more when the first of it is put back."""
     links = [f"/{number}" for number in range(40)]

@@ -190,6 +190,8 @@ def test_claims_need_an_event_loop_and_say_so(make: Make) -> None:
 def test_one_line_at_open_and_one_at_close(
     make: Make, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And one that says why nothing was new, if nothing was."""
+    says = "nothing was new, because all 3 links are remembered or pending. Set BLOOM_ITEMS_ONLY"
     caplog.set_level(logging.INFO)
 
     def lines() -> list[str]:
@@ -209,35 +211,7 @@ def test_one_line_at_open_and_one_at_close(
         dupefilter.close("finished")
         line, *advice = lines()
         assert line.startswith(f"Bloom filter 'shop:bloom': {closing}")
-        assert len(advice) == closing.startswith("0 new")
-
-
-def test_a_run_that_finds_nothing_new_says_why(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    requests = [Request(URL), Request("https://example.com/b")]
-    says = "nothing was new, because all 2 links are remembered or pending. Set BLOOM_ITEMS_ONLY"
-    for times in (0, 1):
-        dupefilter = make()
-        for request in requests:
-            dupefilter.request_seen(request)
-        dupefilter.close("finished")
-        assert caplog.text.count(says) == times
-
-
-def test_no_advice_where_pages_of_the_window_run_were_read(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    for new, known in ((1, 0), (0, 1)):
-        closing = f'{new} new, 1 of the window "run", {known} duplicates'
-        dupefilter = make()
-        dupefilter.request_seen(Request(URL))
-        dupefilter.request_seen(Request(f"{URL}&d", meta={"bloom_recrawl_after": "run"}))
-        dupefilter.close("finished")
-        assert f"{closing}, 0 failed in this process; 1 URLs are remembered" in caplog.text
-    assert "nothing was new" not in caplog.text
+        assert [says in one for one in advice] == [True] * closing.startswith("0 new")
 
 
 def test_another_window_than_in_the_last_run_is_logged_once(

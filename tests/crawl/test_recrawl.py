@@ -183,34 +183,8 @@ def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
     assert done.hits == Counter(["/", "/list/a", "/d"])
     assert done.recorded == {"/b", "/c", "/d"}
     assert '1 new, 2 of the window "run", 2 duplicates, 0 failed in this process; 3 ' in done.log
-    assert "nothing was new" not in done.log
     assert_ended_well(done)
-
-
-#: Yields an item for each page without links, as a shop with listing pages.
-SHOP = """
-class ShopSpider(OddSpider):
-    custom_settings = {"BLOOM_ITEMS_ONLY": True}
-
-    async def start(self):
-        self.start_urls = [self.settings["SITE_URL"] + "/"]
-        async for request in super(OddSpider, self).start():
-            yield request
-
-    def parse(self, response):
-        links = list(self.links(response))
-        return links or [{"url": response.url}]
-"""
-
-
-def test_the_last_line_tells_new_pages_listing_pages_and_known_ones(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/1", "/2", "/list"), "/list": page("/3")})
-    lab.site.pages |= {f"/{number}": page() for number in (1, 2, 3)}
-    for new, seen in ((3, 0), (0, 3)):
-        done = lab.crawl(SHOP)
-        says = f"{new} new, 1 without an item, {seen} duplicates, 0 failed in this process; 3 URLs"
-        assert f"Bloom filter 'odd:bloom': {says} are remembered" in done.log
-        assert_ended_well(done)
+    assert "nothing was new" not in lab.crawl(**settings).log, "the listing page was read"
 
 
 #: A start page that is looked up, with retries.

@@ -8,9 +8,9 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 from support.loops import eventually, in_loop
-from support.outages import killed, stalled
+from support.outages import killed
 from support.servers import Server
-from support.workers import Worker, claimed, confirm, keep, marked, page, put, recorded
+from support.workers import Worker, claimed, confirm, keep, page, put, recorded
 
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl import writer
@@ -113,19 +113,6 @@ async def test_a_second_restart_in_one_outage_is_noticed(
         await worker.found_again()
         await eventually(lambda: not worker.ops)
     assert recorded(own_server) == 0
-
-
-@in_loop
-async def test_ops_that_get_no_reply_at_the_end_are_given_up_after_the_time_out(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Worker(own_server.url, BLOOM_TIMEOUT=0.5) as worker:
-        assert not worker.sees(0)
-        with stalled(own_server):
-            confirm(worker, 0)
-            await asyncio.wait_for(worker.close(), 30)
-        assert "1 writes are lost" in caplog.text
-    assert marked(own_server, "crawled") == 1, "pending: the next run crawls it"
 
 
 @in_loop
