@@ -1,6 +1,6 @@
 """``scrapy bloom check``: whether URLs are remembered, pending or failed.
 
-A URL is remembered by its generation, so it was seen at the time that is shown, or later.
+A URL is remembered by its generation, so it was first seen at the time that is shown, or later.
 """
 
 import argparse
@@ -27,15 +27,15 @@ scrapy bloom check - < urls.txt"""
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
     parser.add_argument(
-        "urls", nargs="+", metavar="URL", help="look these up; - reads URLs from stdin"
+        "urls", nargs="+", metavar="URL", help="look up these URLs (- reads them from stdin)"
     )
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
-    """Print for each URL what the filter knows of it; return whether all are remembered."""
+    """Print for each URL how the filter knows it; return whether all are remembered."""
     chosen, urls = target(settings, opts), read_urls(opts.urls)
     if not urls:
-        raise ConfigurationError("which URLs? Give some, or - to read them from stdin")
+        raise ConfigurationError("There are no URLs. Give some, or - to read them from stdin")
     identity = chosen.identity()
     keys = {url: identity.key(Request(url)) for url in urls}
     with chosen.connect() as stored:
@@ -58,7 +58,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 
 
 def _state(key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[str, Any]:
-    """Return what is known of a URL."""
+    """Return the row of a URL."""
     state = "remembered" if memory else "new"
     if key[0] == RUN:
         state = "crawled by each run"

@@ -1,7 +1,7 @@
-"""``scrapy bloom clear``: forgets what a filter remembers.
+"""``scrapy bloom clear``: forgets the URLs of a filter.
 
-It asks first, unless you add `--yes`. Pending requests go, too, unless you name a window. Pages
-that a running crawl is about to finish are remembered afterwards.
+It asks you first, unless you add `--yes`. It deletes pending requests, too, unless you name a
+window. If a crawl is running, the pages that it finishes afterwards are remembered.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.cli.output import plural, quoted, report
 from scrapy_bloom.cli.project import target
 
-HELP = "forget what a filter remembers; asks first"
+HELP = "forget the URLs of a filter, after asking you"
 EXAMPLES = """\
 scrapy bloom clear
 scrapy bloom clear --window 1-day --yes"""
@@ -22,15 +22,15 @@ scrapy bloom clear --window 1-day --yes"""
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
     parser.add_argument("--window", metavar="W", help="forget only this window, for example 1-day")
-    parser.add_argument("-y", "--yes", action="store_true", help="don't ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="clear without asking")
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Forget everything, or one window; return whether the user agrees."""
     with target(settings, opts).connect() as stored:
         if opts.window not in (None, *stored.windows):
-            text = f"--window {quoted(opts.window)} isn't one of this filter"
-            raise ConfigurationError(f"{text}: {', '.join(stored.windows)}")
+            text = f"--window {quoted(opts.window)} isn't a window of this filter"
+            raise ConfigurationError(f"{text}. Choose one of {', '.join(stored.windows)}")
         views = [v for (window, _), v in stored.views.items() if opts.window in (None, window)]
         count = sum(view.ring.count(view.tested) for view in views)
         what = plural(count, "URL")
@@ -49,6 +49,6 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 def _agrees(question: str) -> bool:
     """Ask at the terminal."""
     if not sys.stdin.isatty():
-        raise ConfigurationError("Not a terminal: add --yes")
+        raise ConfigurationError("Nobody can answer, because this isn't a terminal. Add --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -19,7 +19,7 @@ from scrapy_bloom.settings import in_settings
 #: Each has HELP, EXAMPLES, and the functions ``run`` and, perhaps, ``add_options``.
 _ALL = (info, check, pending, recrawl, doctor, clear, migrate, plan, report)
 COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _ALL}
-#: How a command ends.
+#: The exit codes.
 FINE, NO, FAILED = 0, 1, 2
 EXIT_CODES = {
     FINE: "the command did what it was asked",

@@ -1,6 +1,6 @@
-"""``scrapy bloom doctor``: checks a project and its server, and says what to do.
+"""``scrapy bloom doctor``: checks a project and its server, and suggests fixes.
 
-It changes nothing. A check whose facts are hidden, for example by a managed service, shows a "?".
+It changes nothing. If the server hides something, as managed services do, the check shows a "?".
 """
 
 import argparse
@@ -30,7 +30,7 @@ from scrapy_bloom.crawl.workers import queue_of
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.settings import DELIVERED, in_settings
 
-HELP = "check settings, project and server, and say what to do"
+HELP = "check settings, project and server, and suggest fixes"
 EXAMPLES = """\
 scrapy bloom doctor
 scrapy bloom doctor --spider shop --json"""
@@ -89,7 +89,7 @@ class Facts:
             raise UnknownError("the server can't be used")
         values = [node[name] for node in self.nodes if name in node]
         if not values:
-            raise UnknownError("the server hides it")
+            raise UnknownError("the server doesn't tell it")
         return values
 
 
@@ -168,8 +168,8 @@ def scheduler(facts: Facts) -> str:
         return Problem("SCHEDULER_FLUSH_ON_START forgets all when a worker starts. Remove it")
     if queue == "-" and not own.makes_claims:
         return Problem(
-            'BLOOM_REMEMBER = "scheduled" with a queue in memory hides the pages that a crash '
-            'leaves in the queue. Set it to "crawled", or use JOBDIR or scrapy-redis'
+            'BLOOM_REMEMBER = "scheduled" with a queue in memory misses the pages that a '
+            'crash leaves in the queue. Set it to "crawled", or use JOBDIR or scrapy-redis'
         )
     kind = "in memory" if queue == "-" else "that outlives the process"
     return f'a queue {kind}, BLOOM_REMEMBER = "{own.remember}"'
@@ -183,7 +183,8 @@ def reactor(facts: Facts) -> str:
         return "asyncio"
     effect = "can't work without asyncio" if facts.own.settings.makes_claims else "blocks the crawl"
     return Problem(
-        f'TWISTED_REACTOR = {path!r}: BLOOM_REMEMBER = "{facts.own.settings.remember}" {effect}. '
+        f"TWISTED_REACTOR is {path!r}, with which BLOOM_REMEMBER = "
+        f'"{facts.own.settings.remember}" {effect}. '
         "Remove the setting, because Scrapy's default is the asyncio reactor"
     )
 
@@ -214,7 +215,7 @@ def feeds(facts: Facts) -> str:
     try:
         check_feeds(FeedExporter(crawler), lambda _, text: warnings.append(text))
     except NotConfigured:
-        warnings = [f"Scrapy has disabled FEEDS: {why_disabled(crawler)}. Correct them"]
+        warnings = [f"Scrapy has disabled FEEDS ({why_disabled(crawler)}). Correct them"]
     except ConfigurationError as error:
         warnings = [str(error)]
     return Problem(warnings[0]) if warnings else "stored in batches"

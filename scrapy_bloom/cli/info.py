@@ -1,9 +1,9 @@
-"""``scrapy bloom info``: what filters remember.
+"""``scrapy bloom info``: shows how full filters are, and when they forget.
 
-In a project with several spiders it shows the filters of all. The fill is the share of the URLs
-that fit in before a bitmap is added, and the error rate is the share of new URLs that the filter
-takes for seen now, as it follows from the number of URLs. `--measure` tests fresh fingerprints, for
-five seconds a window.
+In a project with several spiders you see the filters of all. The fill is the share of a
+generation's capacity that is used, and a full generation gets another bitmap. The error rate is the
+share of new URLs that you would miss now, computed from the number of URLs. `--measure` tests fresh
+fingerprints instead, for five seconds a window.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from scrapy_bloom.cli.output import minute, plural, progress, report
 from scrapy_bloom.cli.project import filters
 from scrapy_bloom.cli.stored import LOOKED_UP_TOGETHER, StoredFilter
 
-HELP = "show what a filter remembers, by window and generation"
+HELP = "show how many URLs filters remember, by window and generation"
 EXAMPLES = """\
 scrapy bloom info
 scrapy bloom info --measure
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
-    """Print what the chosen filters remember; return whether there are any."""
+    """Print the generations of the chosen filters; return whether there are any."""
     heads, rows, lines = list[dict[str, Any]](), list[dict[str, Any]](), list[str]()
     for stored in filters(settings, opts, every=opts.all):
         for name in stored.windows:
@@ -53,7 +53,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 
 
 def window_info(stored: StoredFilter, name: str) -> WindowInfo:
-    """Return what a window remembers."""
+    """Return the generations of a window."""
     views = [view for (window, _), view in stored.views.items() if window == name]
     return describe(stored.spec, stored.bloom.session.schedule(name), views)
 

@@ -1,6 +1,6 @@
-"""``scrapy bloom migrate``: records what another dupefilter has seen.
+"""``scrapy bloom migrate``: imports the memory of another dupefilter.
 
-All entries count as first seen now. The source is only read, and you can interrupt the command and
+All entries count as first seen now. The command only reads the source, and you can interrupt it and
 run it again.
 """
 
@@ -26,7 +26,7 @@ from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.migrate import Source, from_seen, from_set, from_urls, migrate
 from scrapy_bloom.rules import RUN
 
-HELP = "record what another dupefilter has seen"
+HELP = "import the URLs or fingerprints of another dupefilter"
 EXAMPLES = """\
 scrapy bloom migrate --from-set shop:dupefilter
 scrapy bloom migrate --from-seen crawls/shop
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--from-set", metavar="KEY", help=text)
     text = "read Scrapy's requests.seen in a JOBDIR"
     source.add_argument("--from-seen", metavar="JOBDIR", help=text)
-    text = "read URLs, one per line; - reads them from stdin"
+    text = "read URLs, one per line (- reads them from stdin)"
     source.add_argument("--from-urls", metavar="FILE", help=text)
 
 
@@ -66,12 +66,12 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         text = (
             f"{bloom.key} on {bloom.label}: {plural(found.read, 'entry', 'entries')} of "
             f"{source.name}, {found.new:,} of them new, {found.skipped:,} skipped\n"
-            f"Looked up again: {found.checked:,}, of which {found.missing:,} are missing"
+            f"Of {found.checked:,} that were looked up again, {found.missing:,} are missing"
         )
         head = {"filter": bloom.key, "address": bloom.label, "source": source.name}
     if found.skipped:
-        what = "no fingerprint or URL, or a URL that each run crawls"
-        text += f"\nSkipped: {what}, for example {quoted(found.example)}"
+        text += "\nSkipped entries aren't fingerprints or URLs, or each run crawls them, such as "
+        text += quoted(found.example)
     if found.missing:
         text += "\nRun it again, and if entries are missing again, run scrapy bloom doctor"
     report(opts, {**head, **found._asdict()}, [], text)
@@ -89,7 +89,7 @@ def _filter(chosen: Target, connection: Connection) -> BloomFilter:
 
 @contextmanager
 def _source(chosen: Target, connection: Connection, opts: argparse.Namespace) -> Iterator[Source]:
-    """Open what the options name."""
+    """Open the source that the options name."""
     identity = chosen.identity()
     if opts.from_set is not None:
         if type(chosen.crawler.request_fingerprinter) is RequestFingerprinter:
@@ -113,5 +113,5 @@ def _key(identity: Identity, url: str) -> Key:
     """Return the window and the fingerprint of a URL."""
     found = identity.key(Request(checked_url(url)))
     if found[0] == RUN:
-        raise ConfigurationError("each run crawls it")
+        raise ConfigurationError("Each run crawls it")
     return found

@@ -1,4 +1,4 @@
-"""``scrapy bloom pending``: requests that workers have, that wait, or that failed.
+"""``scrapy bloom pending``: lists requests that workers have, that wait, or that failed.
 
 A request is pending from the moment that its URL is found until its page is crawled.
 """
@@ -106,4 +106,4 @@ def _url(request: str) -> str:
     try:
         return without_credentials(str(json.loads(request)["url"]))
     except (ValueError, TypeError, LookupError, RecursionError):
-        return "(not stored)"
+        return "(not saved)"

@@ -19,7 +19,7 @@ from scrapy_bloom.cli.output import rate, report, size
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.settings import BloomSettings, parse_setting
 
-HELP = "say how much memory a filter takes; needs no server"
+HELP = "estimate the memory of a filter, without a server"
 EXAMPLES = """\
 scrapy bloom plan --urls 10000000 --window "6 months"
 scrapy bloom plan --error-rate 1e-4"""
@@ -30,9 +30,9 @@ PENDING_BYTES, PENDING_SHARE = 330, 0.1
 #: What Redis should have beyond its data.
 SPARE = 1.25
 SETTINGS = {
-    "urls": ("BLOOM_CAPACITY", "N", "plan for so many URLs (default BLOOM_CAPACITY)"),
+    "urls": ("BLOOM_CAPACITY", "N", "plan for this number of URLs (default BLOOM_CAPACITY)"),
     "error_rate": ("BLOOM_ERROR_RATE", "R", "miss at most this share of new pages"),
-    "window": ("BLOOM_RECRAWL_AFTER", "W", 'remember URLs for so long, for example "2 months"'),
+    "window": ("BLOOM_RECRAWL_AFTER", "W", 'remember URLs for this time, for example "2 months"'),
 }
 
 
@@ -73,7 +73,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         "window": str(schedule),
         "generations": schedule.generations,
         "hash_functions": len(spec.seeds),
-        "blocks": spec.blocks,
+        "shards": spec.blocks,
         "bitmaps": bitmaps,
         "pending_requests": pending,
         "redis": redis,

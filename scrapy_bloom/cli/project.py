@@ -1,4 +1,4 @@
-"""Which filter and which URLs a command is about."""
+"""Finds the spiders, filters and URLs that a command is about, from options and settings."""
 
 import argparse
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
-from scrapy.settings import Settings
+from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_bloom.bloom.client.connect import Connection, connect
@@ -99,8 +99,12 @@ class Target:
         """
         own = self.settings
         bloom = BloomFilter(connection.client, key or own.key, label=connection.label)
-        # Without a project, the windows are those of the last crawl.
-        is_own = key in (None, own.key) and (self.is_known or own.recrawl_after is not None)
+        # Without a project, or for a filter that is named on the command line, the windows are
+        # those of the last crawl, unless the settings have one.
+        priority = self.crawler.settings.getpriority("BLOOM_KEY")
+        is_named = priority == SETTINGS_PRIORITIES["cmdline"]
+        has_windows = own.recrawl_after is not None or (self.is_known and not is_named)
+        is_own = key in (None, own.key) and has_windows
         stored = StoredFilter(bloom, self.schedules if is_own else {})
         stored.read()
         return stored
@@ -135,7 +139,8 @@ def crawlers(settings: Settings, opts: argparse.Namespace) -> Iterator[tuple[str
     names = sorted(loader.list())
     if names and opts.spider not in (None, *names):
         raise ConfigurationError(
-            f"--spider {quoted(opts.spider)} isn't a spider of the project: {', '.join(names)}"
+            f"--spider {quoted(opts.spider)} isn't a spider of the project. Choose one of "
+            f"{', '.join(names)}"
         )
     for name in [opts.spider or ""] if opts.spider or not names else names:
         crawler = Crawler(loader.load(name) if names else Spider, settings)
@@ -161,7 +166,7 @@ def target(settings: Settings, opts: argparse.Namespace) -> Target:
     found = targets(settings, opts)
     if len(found) > 1:
         names = ", ".join(one.spider for one in found)
-        raise ConfigurationError(f"which spider? Choose one with --spider: {names}")
+        raise ConfigurationError(f"There are several spiders. Choose one of {names} with --spider")
     return found[0]
 
 
@@ -176,7 +181,7 @@ def filters(settings: Settings, opts: argparse.Namespace, *, every: bool) -> Ite
         with one.server() as connection:
             label, keys = connection.label, [one.settings.key]
             if every and not (keys := filter_keys(connection.client, label)):
-                complain(f"there is no filter on {label}. Crawl something first")
+                complain(f"There is no filter on {label}. Crawl something first")
             for key in keys:
                 try:
                     stored = one.filter(connection, key)

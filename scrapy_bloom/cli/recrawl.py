@@ -26,7 +26,7 @@ HELP = "have the running or next crawl fetch URLs again"
 EXAMPLES = """\
 scrapy bloom recrawl https://example.com/p/1 --callback parse_product
 scrapy bloom recrawl --failed --file urls.txt
-# a listing page, to find what is new on it
+# a listing page, to find new links on it
 scrapy bloom recrawl https://example.com/shoes/ --callback parse
 # all pages that the rule matches and the start pages lead to
 scrapy crawl shop -s BLOOM_RECRAWL_RULES='[["/shoes/", "run"]]'"""
@@ -40,7 +40,7 @@ STATES = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
     parser.add_argument(
-        "urls", nargs="*", metavar="URL", help="crawl these again; - reads URLs from stdin"
+        "urls", nargs="*", metavar="URL", help="crawl these URLs again (- reads them from stdin)"
     )
     parser.add_argument("--file", metavar="FILE", help="read URLs from a file, one per line")
     parser.add_argument("--failed", action="store_true", help="retry all failed pages now")
@@ -51,14 +51,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Leave requests that workers pick up."""
     if not (opts.urls or opts.file or opts.failed):
-        raise ConfigurationError("which URLs? Give some, a file of them with --file, or --failed")
+        raise ConfigurationError("There are no URLs. Give some, a --file of them, or --failed")
     if opts.callback and not (opts.urls or opts.file):
         raise ConfigurationError("--callback needs URLs, as pages that failed keep their own")
     chosen = target(settings, opts)
     if type(chosen.bare) is Spider:
         raise ConfigurationError("recrawl needs the spider's code. Run it in your Scrapy project")
     if not chosen.settings.makes_claims:
-        raise ConfigurationError('BLOOM_REMEMBER = "scheduled" can\'t do this. Set it to "crawled"')
+        raise ConfigurationError('recrawl needs BLOOM_REMEMBER = "crawled" or "delivered". Set it')
     urls, spider = read_urls(opts.urls, opts.file), chosen.spider
     if urls:
         _check_callback(chosen.bare, opts.callback)
@@ -77,7 +77,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     left = plural(counts[Again.READY] + counts[Again.RETRIED], "URL")
     text = f"{left} will be crawled by spider {spider!r}, at the end of a run or in the next one"
     if kept := counts[Again.NONE]:
-        text += f". {plural(kept, 'page')} failed too often to be kept: give the URLs"
+        text += f". {plural(kept, 'page')} failed too often to be saved. Give their URLs"
     head = {**stored.head, "spider": spider}
     report(opts, head | {one.name.lower(): counts[one] for one in Again}, rows, text)
     return True

@@ -1,7 +1,7 @@
 """``scrapy bloom report``: writes one page about filters, to look at or to send.
 
-It shows URLs per generation, fill and error rate, and the pages that failed. The file needs
-nothing else, and is written again if it exists.
+It shows the URLs of each generation, its fill and error rate, and the pages that failed. You can
+send the file to others, because it needs nothing else. An existing file is overwritten.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from scrapy_bloom.cli.pending import list_pending
 from scrapy_bloom.cli.project import filters
 from scrapy_bloom.cli.stored import StoredFilter
 
-HELP = "write one HTML page about filters"
+HELP = "write an HTML page about filters"
 EXAMPLES = """\
 scrapy bloom report report.html
 scrapy bloom report report.html --all"""

@@ -1,4 +1,4 @@
-"""A filter as it's stored, read without changing it."""
+"""Reads a filter as it's stored, for commands that show it and must not change it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -75,7 +75,7 @@ class StoredFilter:
         session.spec = self.bloom.run(session.find())
         if session.spec is None:
             raise NoFilterError(
-                f"there is no filter {self.bloom.key!r} on {self.bloom.label}. Check --key, "
+                f"There is no filter {self.bloom.key!r} on {self.bloom.label}. Check --key, "
                 "--spider and BLOOM_REDIS_URL, or crawl something first"
             )
         (first,) = self.bloom.run(_send([session.read_block(0)]))
@@ -130,7 +130,9 @@ class StoredFilter:
         """
         if not name and len(self.spiders) > 1:
             names = ", ".join(self.spiders)
-            raise ConfigurationError(f"which spider? Choose one with --spider: {names}")
+            raise ConfigurationError(
+                f"There are several spiders. Choose one of {names} with --spider"
+            )
         return name or "".join(self.spiders)
 
     def claims(self, spider: str) -> Claims:

@@ -58,7 +58,7 @@ def test_both_kinds_are_one_filter(run: Run, tmp_path: Path) -> None:
             assert await made.contains(["a", "c"]) == [True, False]
         with pytest.raises(ConfigurationError, match="isn't a filter of the same kind"):
             await bloom.union(other, "made")
-        with pytest.raises(ConfigurationError, match="only a filter with `counting`"):
+        with pytest.raises(ConfigurationError, match="Only a filter with `counting`"):
             await bloom.discard("a")
         await bloom.save(tmp_path / "file")
         await bloom.clear()

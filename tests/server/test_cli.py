@@ -64,24 +64,24 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("info surplus", {}, "'surplus' isn't an argument. See scrapy bloom info -h"),
     ("info --nothing", {}, "'--nothing' isn't an argument"),
     ("info -s x", {}, "Invalid -s value, use -s NAME=VALUE, not 'x'"),
-    ("info --spider x", {}, "--spider 'x' isn't a spider of the project: shop"),
+    ("info --spider x", {}, "isn't a spider of the project. Choose one of shop"),
     ("info -s BLOOM_CAPCITY=5", {}, "BLOOM_CAPACITY"),
     ("info -s BLOOM_RECRAWL_AFTER=2", {}, "BLOOM_RECRAWL_AFTER"),
     ("info --key {x}", {}, "BLOOM_KEY"),
     ("check", {}, "the following arguments are required: URL. See scrapy bloom check -h"),
     ("info --pidfile /nowhere/x", {}, "No such file or directory: '/nowhere/x'"),
-    ("check -", {}, "which URLs? Give some, or - to read them from stdin"),
+    ("check -", {}, "There are no URLs. Give some, or - to read them from stdin"),
     ("check nonsense", {}, "'nonsense' isn't the URL of a page. Write it in full"),
     (f"check http://u:{SECRET}@", {}, "'http://***@' isn't the URL of a page"),
     ("pending --limit x", {}, "argument --limit: 'x' isn't a number. Write 500, or 0 for all"),
     ("pending --limit -1", {}, "argument --limit"),
-    ("recrawl", {}, "which URLs? Give some, a file of them with --file, or --failed"),
+    ("recrawl", {}, "There are no URLs. Give some, a --file of them, or --failed"),
     ("recrawl --file nowhere", {}, "'nowhere' can't be read (No such file"),
     ("recrawl --failed --callback parse", {}, "--callback needs URLs, as pages that failed keep"),
     (f"recrawl {URL} --callback oops", {}, "--callback 'oops' isn't a method of spider 'shop'"),
     (f"recrawl {URL} --callback closed", {}, "--callback 'closed' isn't a method of"),
     (f"recrawl {URL}", {"spiders": (Bare,)}, "spider 'shop' has no method parse. Name the method"),
-    (f"recrawl {URL}", {"BLOOM_REMEMBER": "scheduled"}, 'BLOOM_REMEMBER = "scheduled" can\'t do'),
+    (f"recrawl {URL}", {"BLOOM_REMEMBER": "scheduled"}, 'recrawl needs BLOOM_REMEMBER = "crawled"'),
     (f"recrawl {URL}", {"BLOOM_RECRAWL_RULES": [("/0", "run")]}, "has the window 'run', so each"),
     ("plan --urls many", {}, "argument --urls: 'many' can't be used. Use a whole number from 1"),
     ("plan --urls 0", {}, "argument --urls: '0' can't be used"),
@@ -95,9 +95,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("migrate --from-set a", SCRAPY_REDIS, "There is no SET 'a' on"),
     ("migrate --from-seen nowhere", {}, "'nowhere' can't be read (No such file"),
     ("migrate --from-urls nowhere", {}, "'nowhere' can't be read (No such file"),
-    ("doctor --spider x", {}, "--spider 'x' isn't a spider of the project: shop"),
-    ("clear", {}, "Not a terminal: add --yes"),
-    ("clear --window typo -y", {}, "--window 'typo' isn't one of this filter: default"),
+    ("doctor --spider x", {}, "--spider 'x' isn't a spider of the project"),
+    ("clear", {}, "Nobody can answer, because this isn't a terminal. Add --yes"),
+    ("clear --window typo -y", {}, "isn't a window of this filter. Choose one of default"),
     ("check " + URL, {"REQUEST_FINGERPRINTER_CLASS": Broken}, "LookupError: a bug"),
     ("info", {"BLOOM_REDIS_URL": f"redis://u:{SECRET}@127.0.0.1:1"}, "redis://127.0.0.1:1"),
     pytest.param(
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_told_in_one_line(
 )
 def test_where_there_is_no_filter(shop: Call, client: Redis, arguments: str) -> None:
     done = shop(*arguments.split())
-    done.refused(f"there is no filter '{KEY}' on unix://", code=1)
+    done.refused(f"There is no filter '{KEY}' on unix://", code=1)
     assert len(done.err.splitlines()) == 1
     assert client.keys() == []
 
@@ -172,7 +172,7 @@ def test_several_spiders(call: Call, client: Redis, server: Server) -> None:
     BloomFilter(client, KEY).add(fingerprints([URL])[0])
     for arguments in (f"check {URL}", "pending", f"recrawl {URL}", "clear --yes"):
         done = call(*arguments.split(), **project)
-        done.refused("which spider? Choose one with --spider: own, shop")
+        done.refused("There are several spiders. Choose one of own, shop with --spider")
     info = call("info", "--json", **project).json
     assert [one["filter"] for one in info["filters"]] == ["special", KEY]
     assert call("check", URL, "--spider", "shop", **project).code == 0

@@ -72,7 +72,7 @@ def test_requests_of_other_spiders_are_not_listed(shop: Call, bloom: BloomFilter
     assert shop("pending", "--json").json["pending"] == 1
     given: dict[str, Any] = {"spiders": (), "SPIDER_MODULES": []}
     done = shop("pending", "--key", KEY, **given)
-    done.refused("which spider? Choose one with --spider: other, shop")
+    done.refused("There are several spiders. Choose one of other, shop with --spider")
     other = shop("pending", "--key", KEY, "--spider", "other", "--json", **given)
     assert (other.code, other.json["rows"]) == (0, [])
 
@@ -92,7 +92,7 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     client.hset(Keys(KEY).claims("shop", 2), mapping=absurd)  # type: ignore[arg-type]
     done, text = shop("pending", "--json"), shop("pending").out
     assert done.json["pending"] == 6
-    assert [row["url"] for row in done.json["rows"]].count("(not stored)") == 3
+    assert [row["url"] for row in done.json["rows"]].count("(not saved)") == 3
     assert "9999-12-31 23:59" in text
     assert "https://***@x/" in text
     for hidden in (SECRET, "\x1b", "\u202e"):

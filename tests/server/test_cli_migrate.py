@@ -117,7 +117,7 @@ def test_urls_have_the_windows_of_their_rules(
     assert done.code == 1
     assert ": 8 entries of the file" in done.out
     assert ", 4 of them new, 3 skipped\n" in done.out
-    skipped = "Skipped: no fingerprint or URL, or a URL that each run crawls, for example"
+    skipped = "Skipped entries aren't fingerprints or URLs, or each run crawls them, such as"
     assert f"{skipped} '{URLS[2]}'\n" in done.out
     rows = shop("check", *URLS[:5], "--json", **rules).json["rows"]
     assert [(row["state"], row["window"], row["rule"]) for row in rows] == [
@@ -158,7 +158,7 @@ def test_a_filter_that_lost_entries_is_told(shop: Call, monkeypatch: pytest.Monk
     give(monkeypatch, "\n".join(URLS).encode())
     done = shop("migrate", "--from-urls", "-")
     assert done.code == 1
-    assert "Looked up again: 1, of which 1 are missing\nRun it again" in done.out
+    assert "Of 1 that were looked up again, 1 are missing\nRun it again" in done.out
 
 
 def test_an_interruption_leaves_what_is_recorded(

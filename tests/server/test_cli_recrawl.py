@@ -83,7 +83,7 @@ def test_pages_whose_requests_are_not_kept_are_told(
         for field, value in client.hgetall(key).items():
             client.hset(key, field, value.decode().partition("{")[0])
     done = shop("recrawl", "--failed")
-    assert done.out.endswith(". 2 pages failed too often to be kept: give the URLs\n")
+    assert done.out.endswith(". 2 pages failed too often to be saved. Give their URLs\n")
     assert "0 URLs will be crawled" in done.out
     assert shop("recrawl", URLS[0], "--json").json["retried"] == 1
     assert URLS[0] in str([client.hvals(key) for key in client.keys("*:claims:*")])

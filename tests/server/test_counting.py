@@ -106,6 +106,6 @@ def test_generations_are_counted_and_discarded_from_apart(moved: MovedServer) ->
 def test_nothing_is_discarded_from_a_filter_that_does_not_count(client: Redis) -> None:
     plain = connect(client, counting=None)
     plain.add("a")
-    with pytest.raises(ConfigurationError, match="only a filter with `counting` = True can"):
+    with pytest.raises(ConfigurationError, match="Only a filter with `counting` = True can"):
         plain.discard("a")
     assert "a" in plain

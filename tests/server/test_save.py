@@ -183,10 +183,10 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "no rings": lambda stored: stored.update(rings=[]),
     "no block 0": lambda stored: stored["rings"].pop(),
     "another order": lambda stored: stored["rings"].reverse(),
-    "a ring twice": lambda stored: stored["rings"].append(stored["rings"][-1]),
+    "a shard twice": lambda stored: stored["rings"].append(stored["rings"][-1]),
     "too many blocks": lambda stored: stored["rings"][0].update(block=3),
     "blocks that are no numbers": lambda stored: stored["rings"][-1].update(block=False),
-    "a ring without bitmaps": lambda stored: stored["rings"][0].update(fields={}),
+    "a shard without bitmaps": lambda stored: stored["rings"][0].update(fields={}),
     "fields that are a list": lambda stored: stored["rings"][0].update(fields=[]),
     "numbers in fields": lambda stored: stored["rings"][0]["fields"].update({"default:0-0.0": 8}),
     "a huge bitmap": lambda stored: stored["rings"][0]["fields"].update(

@@ -174,7 +174,7 @@ def test_a_misspelt_setting_is_an_error_that_names_the_nearest_one() -> None:
 
 def test_a_setting_like_no_other_is_an_error_that_lists_all() -> None:
     message = error_of(BLOOM_LEDGER=f"redis://:{SECRET}@host")
-    assert message.startswith("Unknown setting BLOOM_LEDGER. There are BLOOM_ENABLED, ")
+    assert message.startswith("Unknown setting BLOOM_LEDGER. Use one of BLOOM_ENABLED, ")
     assert all(name in message for name in SETTINGS)
     assert SECRET not in message
 

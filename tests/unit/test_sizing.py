@@ -65,7 +65,7 @@ def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
     assert layer_bytes(plan(10**8, 1e-5, counting=True).num_bits) <= COMFORTABLE_LAYER_BYTES
     assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
     assert default_blocks(1_000_000, 1e-5, 17) == 16
-    match = r"in 1 blocks needs 1,\d\d\d MiB a layer.*512 MiB: set more `blocks`"
+    match = r"in 1 shards needs bitmaps of 1,\d\d\d MiB.*512 MiB. Set more `blocks`"
     with pytest.raises(ConfigurationError, match=match):
         plan(10**8, 1e-5, blocks=1, counting=True)
 
@@ -99,6 +99,6 @@ def test_seeds_that_contradict_the_error_rate_of_a_layer_are_refused() -> None:
     """The more generations are tested, the less a layer may have, and the more seeds it needs."""
     assert plan(1_000_000, 1e-3, num_hashes=2)
     with pytest.raises(
-        ConfigurationError, match=r"2 `seeds` .* 7.8125e-06 a layer .* take about 17"
+        ConfigurationError, match=r"2 `seeds` .* 7.8125e-06 for each .* take about 17"
     ):
         plan(1_000_000, 1e-3, tested=64, num_hashes=2)

@@ -40,7 +40,7 @@ def own_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def page() -> str:
     """Return the page."""
-    found, what = parsers(), "what it does"
+    found, what = parsers(), "effect"
     overview = [(f"[`{name}`](#{name})", module.HELP) for name, module in COMMANDS.items()]
     common = [one for one in own_actions(found["info"]) if COMMON & {*one.option_strings}]
     codes = [(str(number), meaning) for number, meaning in EXIT_CODES.items()]
@@ -65,7 +65,7 @@ def _section(name: str, parser: argparse.ArgumentParser) -> str:
         sentence(COMMANDS[name].HELP),
         " ".join(str(COMMANDS[name].__doc__).partition("\n\n")[2].split()),
         "\n".join(["```console", *lines, "```"]),
-        table(("argument", "what it does"), _rows(own)) if own else "",
+        table(("argument", "effect"), _rows(own)) if own else "",
     ]
     return "\n\n".join(filter(None, parts))
 

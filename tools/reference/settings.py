@@ -8,7 +8,7 @@ from scrapy_bloom.settings import SETTINGS, Kind
 from tools.reference import sentence, table
 
 TEXT = Path(__file__).with_suffix(".md").read_text("utf-8")
-#: What settings that are unset stand for.
+#: The meaning of settings that are unset.
 UNSET = {
     "BLOOM_REDIS_URL": "the server of scrapy-redis's settings, else `redis://localhost:6379`",
     "BLOOM_REDIS_PARAMS": "those of scrapy-redis's settings if they name the server, else none",
@@ -38,7 +38,7 @@ def page() -> str:
         )
     rows = [(f"[`{n}`](#{n.lower()})", default(n), SETTINGS[n].metadata["help"]) for n in listed]
     filled = _SECTION.sub(lambda found: _section(found[1], found[2].strip()), TEXT)
-    return filled.replace("{settings}", table(("setting", "default", "what it is"), rows))
+    return filled.replace("{settings}", table(("setting", "default", "meaning"), rows))
 
 
 def default(name: str) -> str:

@@ -83,14 +83,14 @@ def _parse(line: bytes, max_memory: int) -> tuple[Spec, list[Ring]]:
     rings = [Ring.parse(one["window"], one["block"], one["fields"]) for one in stored["rings"]]
     blocks = [ring.block for ring in rings]
     if not rings or blocks != sorted(blocks, reverse=True) or blocks[-1] != 0:
-        raise ValueError("it has no block 0")
+        raise ValueError("it has no shard 0")
     if {type(block) for block in blocks} != {int} or blocks[0] >= spec.blocks:
-        raise ValueError("it has blocks that its filter hasn't")
+        raise ValueError("it has shards that its filter doesn't have")
     if len({(ring.window, ring.block) for ring in rings}) < len(rings):
-        raise ValueError("it has a ring twice")
+        raise ValueError("it has a shard twice")
     layers = [layer for ring in rings for layer in ring.layers]
     if not all(ring.layers for ring in rings):
-        raise ValueError("it has a ring without bitmaps")
+        raise ValueError("it has a shard without bitmaps")
     if any(layer.width != (4 if spec.counting else 1) for layer in layers):
         raise ValueError("it has bitmaps of another kind")
     if sum(layer.memory for layer in layers) > max_memory:
