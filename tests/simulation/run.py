@@ -1,4 +1,10 @@
-"""One simulated run: crawls with faults, then crawls without, then what must hold."""
+"""One simulated run finds faults that need a kill, a lost reply and a second worker to meet.
+
+Scrapy's own engine runs on a simulated clock and network, against a real server whose clock stands
+still. A seed chooses each step, so a run that fails repeats. Plain reruns follow, until one of them
+finds nothing to do. Then no page and no item may be missing that a crawl with Scrapy's own filter
+gets, no request may be pending, and each key of a filter with a window has an expiry.
+"""
 
 import tempfile
 from collections import defaultdict
