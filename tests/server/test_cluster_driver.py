@@ -14,10 +14,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.both import PATIENCE
 from support.calls import script_calls
-from support.polling import until, until_it_works
+from support.polling import until_it_works
 from support.proxy import Fault, Kind, Proxy
-from support.replicas import is_primary, with_replicas
-from support.servers import Server, start_cluster
+from support.replicas import start_replicated_cluster
+from support.servers import Server
 from support.slots import SlotMove
 
 from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
@@ -148,17 +148,15 @@ def test_a_lost_reply_of_one_node_is_not_asked_for_again(
 
 
 def test_a_replica_that_takes_over_is_found(make: Make, any_binary: str) -> None:
-    options = ("--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0")
     with (
-        start_cluster(any_binary, *options) as nodes,
-        with_replicas(nodes, *options) as replicas,
-        make(nodes[0].port, SHORT) as bloom,
+        start_replicated_cluster(any_binary) as cluster,
+        make(cluster.nodes[0].port, SHORT) as bloom,
     ):
         bloom.open()
         assert bloom.add_many(URLS) == [True] * len(URLS)
-        nodes[1].kill()
+        cluster.primaries()[1].kill()
         with pytest.raises(StorageError):
             bloom.add_many(URLS)
-        until(lambda: is_primary(replicas[1]), "its replica takes over")
+        cluster.primaries()  # its replica takes over
         seen = until_it_works(lambda: bloom.add_many(URLS), StorageError)
         assert seen.count(True) < PAGE, "but for the last writes, it has everything"

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from support.both import PATIENCE
 from support.outages import admin, stalled
-from support.replicas import with_replica, with_replicas
+from support.replicas import Cluster, start_replicated_cluster, with_replica
 from support.servers import Server
 
 from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
@@ -69,17 +69,16 @@ def test_a_server_without_replicas(server: Server, client: Redis, kind: str) -> 
 
 
 @pytest.fixture(scope="module")
-def replicas(nodes: list[Server]) -> Iterator[list[Server]]:
-    with with_replicas(nodes) as replicas:
-        yield replicas
+def replicated(any_binary: str) -> Iterator[Cluster]:
+    # No node of a busy machine takes another one for failed.
+    with start_replicated_cluster(any_binary, failed_after_ms=60_000) as cluster:
+        yield cluster
 
 
-def test_the_primary_with_the_fewest_counts(
-    nodes: list[Server], replicas: list[Server], kind: str
-) -> None:
-    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+def test_the_primary_with_the_fewest_counts(replicated: Cluster, kind: str) -> None:
+    url = f"redis+cluster://127.0.0.1:{replicated.nodes[0].port}"
     assert wait_on(url, kind, 1, LONG) == 1
-    for replica in replicas:
-        with stalled(replica):
+    for shard in replicated.shards:
+        with stalled(shard.replica().server):
             assert wait_on(url, kind, 1, SHORT) == 0
     assert wait_on(url, kind, 1, LONG) == 1

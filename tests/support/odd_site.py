@@ -336,7 +336,7 @@ class Done:
     hits: Counter[str]
     recorded: set[str]
     claims: dict[str, Claim]
-    workers: list[bytes]
+    workers: list[Any]
 
 
 class Crawl:
@@ -491,7 +491,7 @@ class Lab:
                 found[name] = Claim(owner[0], owner, int(attempt), request, place, field)
         return found
 
-    def workers(self, key: str = "odd:bloom") -> list[bytes]:
+    def workers(self, key: str = "odd:bloom") -> list[Any]:
         """The entries of workers, as in ``Done``."""
         keys = self.client.scan_iter(f"{{{key}:0}}:workers:*")
         return [entry for one in keys for entry in self.client.zrange(one, 0, -1)]

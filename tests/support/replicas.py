@@ -33,41 +33,12 @@ def with_replica(binary: str, *options: str) -> Iterator[tuple[Server, Server]]:
         yield primary, replica
 
 
-@contextmanager
-def with_replicas(primaries: list[Server], *options: str) -> Iterator[list[Server]]:
-    """Run a replica of each primary of a cluster, in their order."""
-    with ExitStack() as stack:
-        replicas = []
-        for primary in primaries:
-            own = Server(primary.binary, "--cluster-enabled", "yes", *options)
-            replicas.append(stack.enter_context(own))
-            _attach(own, primary)
-        for replica, primary in zip(replicas, primaries, strict=True):
-            wait_for_link(replica, primary)
-        for server in (*primaries, *replicas):
-            with server.client() as client:
-                until(partial(_has_replicas, client, len(primaries)), "the nodes know the replicas")
-        yield replicas
-
-
-def _attach(replica: Server, primary: Server) -> None:
-    with replica.client() as client, primary.client() as other:
-        other.config_set("repl-diskless-sync-delay", 0)
-        client.execute_command("CLUSTER MEET", "127.0.0.1", primary.port)
-    _follow(replica, primary)
-
-
 def _follow(replica: Server, primary: Server) -> None:
     """Make a node of a cluster the replica of another one."""
     with replica.client() as client, primary.client() as other:
         replicate = partial(client.execute_command, "CLUSTER REPLICATE")
         name = other.execute_command("CLUSTER MYID").decode()
         until_it_works(lambda: replicate(name), redis.ResponseError)  # it has to hear of it first
-
-
-def _has_replicas(client: redis.Redis, count: int) -> bool:
-    slots = client.execute_command("CLUSTER", "SLOTS")
-    return sum(len(servers) == 2 for _, _, *servers in slots) == count
 
 
 def wait_for_link(replica: Server, primary: Server) -> None:
@@ -78,13 +49,6 @@ def wait_for_link(replica: Server, primary: Server) -> None:
             "the replica is connected",
         )
         until(lambda: other.execute_command("WAIT", 1, 1_000) == 1, "the replica acknowledges")
-
-
-def is_primary(server: Server) -> bool:
-    """Whether a node is a primary, and the cluster is whole."""
-    with server.client() as client:
-        state, role = client.cluster("INFO")["cluster_state"], client.info("replication")["role"]
-        return (state, role) == ("ok", "master")
 
 
 # -- pairs that change places --
@@ -218,7 +182,7 @@ def _knows_all(node: Node, count: int) -> bool:
 
 @contextmanager
 def start_replicated_cluster(
-    binary: str, *options: str, proxied: bool = False
+    binary: str, *options: str, proxied: bool = False, failed_after_ms: int = FAILED_AFTER_MS
 ) -> Iterator[Cluster]:
     """Run a cluster of three primaries with a replica each.
 
@@ -226,6 +190,7 @@ def start_replicated_cluster(
         binary: of the server.
         options: of each node.
         proxied: whether clients and replicas go through proxies.
+        failed_after_ms: until a node counts as failed.
     """
     options = (
         *("--cluster-enabled", "yes", "--cluster-replica-validity-factor", "0"),
@@ -248,5 +213,5 @@ def start_replicated_cluster(
         cluster = Cluster([Shard(pair) for pair in zip(primaries, replicas, strict=True)])
         cluster.await_whole()
         for node in nodes:  # not before: nodes that meet have as long as that to know each other
-            node.configure("cluster-node-timeout", FAILED_AFTER_MS)
+            node.configure("cluster-node-timeout", failed_after_ms)
         yield cluster
