@@ -70,11 +70,7 @@ def scrapy(
     lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
     (directory / "project_settings.py").write_text("".join(lines))
     (directory / "odd_spider.py").write_text(SPIDER.format(body=body, url=lab.site.url))
-    out, errors = directory / "out", directory / "errors"
-    pid = lab.nursery.start(
-        [*arguments], out, directory, errors=errors, environment={"BROWSER": "true"}
-    )
-    done = Called(lab.nursery.wait(pid), out.read_text(), errors.read_text())
+    done = Called(*lab.nursery.run([*arguments], directory, environment={"BROWSER": "true"}))
     assert "Traceback" not in done.err, done.err
     assert contents(lab) == stored
     assert not {path for path in lab.site.hits() - before if path not in ("/", "/robots.txt")}

@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
-from support.crawling import run_scrapy
 from support.nursery import shared_nursery
 from support.odd_site import Reply, serve
 from support.pages import Block, blocks
@@ -73,10 +72,10 @@ class Reader:
         if words[0] == "cd":
             self.directory /= words[1]
         elif words[0] == "scrapy":
-            done = run_scrapy(*words[1:], directory=self.directory)
-            assert done.returncode == 0, done.stdout + done.stderr
+            code, out, errors = shared_nursery().run(words[1:], self.directory)
+            assert code == 0, out + errors
             if words[1] == "crawl":
-                self.logs.append(done.stderr)
+                self.logs.append(errors)
 
     def _run_beside_each_other(self, lines: list[str]) -> None:
         commands = [self._words(line.removesuffix("&"))[1:] for line in lines]

@@ -1,11 +1,13 @@
 """Workers and spiders beside each other: what one leaves behind, another one crawls."""
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
-from support.crawling import run
 from support.odd_site import LabOf, page, serve, tree
+from support.paths import TESTS
 
 from scrapy_bloom.bloom.client.embedded import is_free
 
@@ -55,7 +57,10 @@ def test_spiders_in_one_process_have_filters_of_their_own(tmp_path: Path) -> Non
     settings = {"BLOOM_REDIS_URL": f"embedded:{tmp_path}", "TELNETCONSOLE_ENABLED": "0"}
     with serve(tree(PAGES)) as site:
         settings |= {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "SITE_URL": site.url}
-        done = run("-X", "dev", "-c", TWO_SPIDERS, *map("=".join, settings.items()))
+        command = [sys.executable, "-X", "dev", "-c", TWO_SPIDERS, *map("=".join, settings.items())]
+        done = subprocess.run(
+            command, cwd=TESTS, capture_output=True, text=True, timeout=300, check=False
+        )
         assert site.hits() == Counter([*site.pages] * 2)
     assert done.returncode == 0
     assert "ERROR" not in done.stderr

@@ -18,7 +18,4 @@ def bloom(lab: Lab, *arguments: str, spider: str = PLAIN, **settings: Any) -> Ca
     directory.mkdir()
     (directory / "odd_spider.py").write_text(IMPORTS + spider)
     settings = {"SPIDER_MODULES": "odd_spider", "BLOOM_REDIS_URL": lab.redis_url} | settings
-    out, errors = directory / "out", directory / "errors"
-    command = ["bloom", *arguments, *options_of(settings)]
-    pid = lab.nursery.start(command, out, directory, errors=errors)
-    return Called(lab.nursery.wait(pid), out.read_text(), errors.read_text())
+    return Called(*lab.nursery.run(["bloom", *arguments, *options_of(settings)], directory))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from scrapy.settings import default_settings
@@ -105,6 +106,19 @@ class Nursery:
         finally:
             self.kill(pid)
         return cast("int", self.exit_code(pid))
+
+    def run(
+        self,
+        arguments: list[str],
+        directory: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> tuple[int, str, str]:
+        """Run `scrapy` to its end; return its exit code, its output and its standard error."""
+        with TemporaryDirectory() as files:
+            out, errors = Path(files, "out"), Path(files, "errors")
+            pid = self.start(arguments, out, directory, errors=errors, environment=environment)
+            return self.wait(pid), out.read_text(), errors.read_text()
 
     def close(self) -> None:
         """End it, and any crawlers that are left."""
