@@ -1,7 +1,7 @@
-"""Records in a filter what another dupefilter has seen.
+"""Imports the memory of another dupefilter, so that a change of filters crawls nothing again.
 
-The source is only read. What is recorded twice counts once, so a migration that was interrupted is
-started again.
+The source is only read. An entry that is recorded twice counts once, so a migration that was
+interrupted can be started again.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _DIGITS = re.compile(rb"(?:[0-9A-Fa-f]{2})+")
 
 
 class Source(NamedTuple):
-    """What another dupefilter has seen.
+    """The memory of another dupefilter.
 
     Args:
         name: what to call it.
@@ -43,7 +43,7 @@ class Source(NamedTuple):
 
 
 class Migrated(NamedTuple):
-    """What a migration has done.
+    """The result of a migration.
 
     Args:
         read: entries that were read.
@@ -69,11 +69,11 @@ def migrate(
 
     Args:
         bloom: the filter, which is created if it doesn't exist.
-        source: what was seen.
+        source: the memory of another dupefilter.
         show: is called with the number of entries that are done.
 
     Raises:
-        StorageError: a server can't be used. What is recorded stays.
+        StorageError: a server can't be used. Entries that are recorded stay.
     """
     read = new = skipped = missing = 0
     sample, example = list[Key](), ""
@@ -90,7 +90,7 @@ def migrate(
 
 
 def from_set(client: Any, key: str, label: str = "the Redis server") -> Source:
-    """Return what scrapy-redis has seen: a SET of fingerprints in hexadecimal digits.
+    """Return the memory of scrapy-redis, a SET of fingerprints in hexadecimal digits.
 
     Args:
         client: one of redis-py's, for a server or a cluster.
@@ -123,7 +123,7 @@ def from_set(client: Any, key: str, label: str = "the Redis server") -> Source:
 
 
 def from_seen(path: str | Path) -> Source:
-    """Return what Scrapy has seen in a crawl with ``JOBDIR``.
+    """Return the memory of a crawl with ``JOBDIR``.
 
     Args:
         path: the directory, or its file ``requests.seen``.

@@ -1,1 +1,1 @@
-"""The command ``scrapy bloom``: looks at a filter, and changes it."""
+"""The command ``scrapy bloom``, with which people look at a filter and change it."""

@@ -1,4 +1,4 @@
-"""``scrapy bloom check``: whether URLs are remembered, pending or failed.
+"""``scrapy bloom check``: says whether URLs are remembered, pending or failed.
 
 A URL is remembered by its generation, so it was first seen at the time that is shown, or later.
 """

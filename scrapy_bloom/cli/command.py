@@ -1,4 +1,4 @@
-"""The command ``scrapy bloom``: finds the subcommand, and tells what went wrong in one line."""
+"""Finds the subcommand of ``scrapy bloom``, and explains each failure in one line."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _ALL}
 #: The exit codes.
 FINE, NO, FAILED = 0, 1, 2
 EXIT_CODES = {
-    FINE: "the command did what it was asked",
+    FINE: "the command succeeded",
     NO: "there is no such filter, a URL isn't remembered, a problem was found, or you said no",
     FAILED: "the arguments or settings are wrong, or the server can't be used",
 }
@@ -36,7 +36,7 @@ class BloomCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
     def syntax(self) -> str:
-        """Return what follows the command's name."""
+        """Return the arguments, as Scrapy shows them."""
         return "<subcommand> [options]"
 
     def short_desc(self) -> str:
@@ -108,7 +108,7 @@ class BloomCommand(ScrapyCommand):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong with arguments in one line."""
+    """Explains wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Print an error, and exit."""

@@ -37,7 +37,7 @@ scrapy bloom doctor --spider shop --json"""
 FINE, PROBLEM, UNKNOWN = "ok", "PROBLEM", "?"
 #: Seconds by which clocks may differ.
 CLOCKS = 60
-#: What follows if a middleware is off.
+#: The effects of middlewares that are off.
 OFF = {
     "REDIRECT_ENABLED": "a page that redirects counts as crawled",
     "RETRY_ENABLED": "a page that fails waits for BLOOM_RETRY_AFTER",
@@ -47,7 +47,7 @@ OLDEST = 7
 
 
 class Problem(str):
-    """What is wrong, and what to do."""
+    """A problem, and its fix."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class UnknownError(Exception):
 
 @dataclass
 class Facts:
-    """What is known of a spider's project and server.
+    """The facts about a spider's project and server.
 
     Args:
         crawler: with Scrapy's settings.
@@ -94,7 +94,7 @@ class Facts:
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
-    """Print what was checked; return whether there is no problem."""
+    """Print all checks; return whether there is no problem."""
     spiders = {name: look(name, crawler) for name, crawler in crawlers(settings, opts)}
     rows = []
     for check in CHECKS:
@@ -130,7 +130,7 @@ def look(name: str, crawler: Crawler) -> Facts:
 
 
 def examine(check: Callable[[Facts], str], facts: Facts) -> tuple[str, str]:
-    """Return how a check ended, and what it found."""
+    """Return how a check ended, and its text."""
     try:
         text = check(facts)
     except UnknownError as unknown:
@@ -162,7 +162,7 @@ def dupefilter(facts: Facts) -> str:
 
 
 def scheduler(facts: Facts) -> str:
-    """Check that the queue suits what is remembered when."""
+    """Check that the queue suits BLOOM_REMEMBER."""
     queue, own = queue_of(facts.crawler.settings), facts.own.settings
     if facts.crawler.settings.getbool("SCHEDULER_FLUSH_ON_START"):
         return Problem("SCHEDULER_FLUSH_ON_START forgets all when a worker starts. Remove it")

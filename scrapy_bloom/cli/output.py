@@ -1,4 +1,4 @@
-"""How commands show things: one list of rows, as a table or as JSON; and errors, in one line."""
+"""Shows rows as a table or as JSON, and errors in one line, so that all commands look alike."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ _USER = re.compile(r"//[^/?#\s]*@")
 
 
 def report(opts: argparse.Namespace, head: Row, rows: Sequence[Row], summary: str) -> None:
-    """Print JSON, or a table and what stands below it."""
+    """Print JSON, or a table and a summary below it."""
     if opts.json:
         print(json.dumps({**head, "rows": rows}, indent=2))
         return

@@ -1,4 +1,4 @@
-"""``scrapy bloom plan``: how much memory a filter takes. It needs no server.
+"""``scrapy bloom plan``: estimates the memory of a filter, without a server.
 
 It starts from the settings of the project. The table shows what happens if a generation gets more
 URLs than planned, because a filter that is full grows.
@@ -23,7 +23,7 @@ HELP = "estimate the memory of a filter, without a server"
 EXAMPLES = """\
 scrapy bloom plan --urls 10000000 --window "6 months"
 scrapy bloom plan --error-rate 1e-4"""
-#: URLs of a generation in the rows of the table, as multiples of what is planned.
+#: URLs of a generation in the rows of the table, as multiples of the plan.
 LOADS = (0.5, 1, 2, 3, 5, 10)
 #: Bytes of a pending request, and how many there are, as a share of the URLs of a generation.
 PENDING_BYTES, PENDING_SHARE = 330, 0.1
@@ -58,7 +58,7 @@ def _parser_of(setting: str) -> Callable[[str], str]:
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
-    """Print what a filter would take."""
+    """Print the memory of a filter."""
     given = {row[0]: value for name, row in SETTINGS.items() if (value := getattr(opts, name))}
     if "BLOOM_RECRAWL_AFTER" in given:
         given["BLOOM_ROTATE_EVERY"] = None
@@ -106,7 +106,7 @@ def _bounds(schedule: Schedule) -> tuple[int, int]:
 
 
 def _rows(spec: Spec, schedule: Schedule) -> Iterator[dict[str, Any]]:
-    """Yield what a generation takes with some URLs, and the error rate if all have as many."""
+    """Yield the memory of a generation with some URLs, and the error rate if all have as many."""
     for load in LOADS:
         urls = max(1, round(spec.capacity * load))
         left, rates, memory = urls / spec.blocks, list[float](), 0

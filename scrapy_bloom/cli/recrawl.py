@@ -1,4 +1,4 @@
-"""``scrapy bloom recrawl``: has the running crawl, or the next one, fetch URLs again.
+"""``scrapy bloom recrawl``: makes the running crawl, or the next one, fetch URLs again.
 
 A Bloom filter can't forget one URL, so the command leaves a pending request, like that of a page
 that failed. The spider's running crawl picks it up when it has nothing else to do, or else the next

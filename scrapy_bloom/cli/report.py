@@ -62,7 +62,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 
 
 def _section(stored: StoredFilter) -> Iterator[str]:
-    """Yield what the page shows of a filter."""
+    """Yield the page's section on a filter."""
     windows = {name: window_info(stored, name) for name in stored.windows}
     lists = [list_pending(stored, spider, failed=True, limit=SHOWN) for spider in stored.spiders]
     rows = [row for found, _, _ in lists for row in found]

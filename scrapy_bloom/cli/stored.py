@@ -18,8 +18,8 @@ from scrapy_bloom.cli.output import progress
 
 #: URLs that are looked up together, and keys that are scanned.
 LOOKED_UP_TOGETHER, SCANNED_TOGETHER = 512, 1_000
-#: What is remembered of a URL: since when at the earliest (0 if that's unknown), and until when (0
-#: for ever), in Unix seconds.
+#: Since when a URL is remembered at the earliest (0 if that's unknown), and until when (0 for
+#: forever), in Unix seconds.
 Memory = tuple[int, int]
 #: The block of a claim, and the claim.
 Found = tuple[int, StoredClaim]
@@ -56,7 +56,7 @@ class StoredFilter:
 
     @property
     def spec(self) -> Spec:
-        """What it's made with."""
+        """Its seeds, shards and sizes."""
         return self.bloom.session.known
 
     @property
@@ -85,10 +85,10 @@ class StoredFilter:
         names = (DEFAULT, *self.windows, *self._schedules)
         session.windows = {name: session.schedule(name) for name in names}
 
-    # -- what is remembered --
+    # -- remembered URLs --
 
     def remembered(self, keys: Sequence[Key]) -> dict[Key, Memory]:
-        """Look URLs up; return what is remembered of those that are.
+        """Look URLs up; return since when and until when they are remembered.
 
         Raises:
             StorageError: the server can't be used.
@@ -112,7 +112,7 @@ class StoredFilter:
         return found
 
     def _batches(self, keys: Sequence[Key]) -> Iterator[Batch]:
-        """Yield what has to be looked up in each layer, the most recent layers first."""
+        """Yield the URLs to be looked up in each layer, the most recent layers first."""
         hashed = [self.spec.hasher.hashes(item) for _, item in keys]
         for (window, block), view in self.views.items():
             places = [p for p, key in enumerate(keys) if (key[0], hashed[p][0]) == (window, block)]
@@ -120,7 +120,7 @@ class StoredFilter:
                 own = View(view.ring, (), (layer,), 0)
                 yield Batch(own, places, [hashed[place][1] for place in places])
 
-    # -- what is pending --
+    # -- pending requests --
 
     def spider(self, name: str) -> str:
         """Return the name of a spider, or that of the only one; "" if nothing has crawled.

@@ -1,1 +1,1 @@
-"""A crawl with the filter: looks up what pages yield, and follows requests to their end."""
+"""A crawl with the filter: looks up the links of pages, and follows requests to their end."""

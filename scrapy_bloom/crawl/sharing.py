@@ -1,4 +1,4 @@
-"""Shares the work: a busy worker gives queued requests to idle ones of the same spider.
+"""Shares the work, because a busy worker gives queued requests to idle ones of the same spider.
 
 It takes them out of its own queue, makes their claims the group's, and lists them in a share for
 each idle worker, which makes the claims its own and puts the requests into its queue. A share that
@@ -20,7 +20,7 @@ class Sharing:
     """Gives and receives requests.
 
     Args:
-        context: what all parts use.
+        context: the objects that all parts use.
         pages: know which claims a queued request has.
 
     Attributes:

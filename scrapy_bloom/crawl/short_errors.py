@@ -1,4 +1,4 @@
-"""One line in the log for a crawl that can't start, instead of several tracebacks.
+"""Shortens the log of a crawl that can't start to one line, instead of several tracebacks.
 
 The dupefilter raises its error before the first request. Scrapy then closes parts of the engine
 that it hasn't opened, and logs each failure of that, and the error, with all tracebacks.
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 #: Loggers that show why a crawl ended. Twisted's, if Scrapy runs on Deferreds (before 2.15).
 _LAST = ("asyncio", "twisted")
-#: Loggers that show what fails because of that.
+#: Loggers that show the failures that follow from that.
 _NEXT = ("scrapy.core.engine", "scrapy.utils.signal")
 #: Extensions that fail when a spider is closed that was not opened.
 _CLOSED = re.compile(r"(CoreStats|SpiderState)\.spider_closed")

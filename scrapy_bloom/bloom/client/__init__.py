@@ -1,1 +1,1 @@
-"""Connections to servers: addresses, clients of redis-py's, and what runs operations on them."""
+"""Connects to servers: reads addresses, makes redis-py's clients, and runs operations on them."""

@@ -1,4 +1,4 @@
-"""Reads the address of a server: what to connect to, and a label that shows no password."""
+"""Reads the address of a server, and explains mistakes in it without showing its password."""
 
 import re
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""What goes beyond adding and testing: filters as sets, and in files."""
+"""Uses of filters beyond adding and testing: filters as sets, and in files."""

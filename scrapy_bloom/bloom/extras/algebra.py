@@ -1,4 +1,4 @@
-"""Filters as sets: how many items are in one or in two, and filters that are made of others.
+"""Uses filters as sets: counts the items in one or in two, and makes filters of others.
 
 Generations are named by the calendar, so those of two filters that belong together have one name.
 """

@@ -1,4 +1,4 @@
-"""Filters in files: saved while they are in use, and loaded under a free key.
+"""Saves filters to files while they are in use, and loads them under a free key.
 
 A file is gzip, so that damage is noticed and empty bitmaps shrink. It has a line of JSON with the
 spec and all rings, and then the bitmaps in their order. The layers say how long they are.

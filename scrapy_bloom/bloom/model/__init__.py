@@ -1,1 +1,1 @@
-"""What a filter is, in values: sizes, hash functions, windows and rings. No I/O."""
+"""The values that a filter consists of: sizes, hash functions, windows and rings. No I/O."""

@@ -1,4 +1,4 @@
-"""One bitmap of a filter: its name, its size, and how long it lasts. Pure."""
+"""Describes one bitmap of a filter: its name, its size, and when it expires. Pure."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Layer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the ring has under its name: ``Ring.parse`` reads it."""
+        """Its value in the ring's hash, which ``Ring.parse`` reads."""
         return " ".join(map(str, self[3:]))
 
     @property
@@ -44,7 +44,7 @@ class Layer(NamedTuple):
 
     @property
     def generation(self) -> tuple[int, int]:
-        """What all layers of its generation have in common."""
+        """The values that all layers of its generation share."""
         return self.opened, self.ends
 
     @property

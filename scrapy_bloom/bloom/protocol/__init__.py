@@ -1,1 +1,1 @@
-"""What a filter does, as operations that yield calls of Lua scripts. No I/O."""
+"""The operations of a filter, which yield calls of Lua scripts. No I/O."""
