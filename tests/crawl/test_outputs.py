@@ -1,0 +1,113 @@
+"""What callbacks yield is looked up in rounds, and goes on as with Scrapy's own filter."""
+
+from collections import Counter
+
+from support.counting import assert_ended_well, spider
+from support.odd_site import PLAIN, LabOf, page
+
+MANY = """
+import asyncio
+
+class Pipeline:
+    under_way = most = 0
+
+    async def process_item(self, item):
+        self.under_way += 1
+        Pipeline.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        return item
+
+class ManySpider(OddSpider):
+    custom_settings = {"CONCURRENT_ITEMS": 3, "ITEM_PIPELINES": {Pipeline: 1}}
+
+    def parse(self, response):
+        yield from self.links(response)
+        for _ in range(20 if response.url.endswith("/") else 0):
+            yield {}
+
+    def closed(self, reason):
+        self.crawler.stats.set_value("test/most", Pipeline.most)
+"""
+
+
+def test_many_links_take_few_round_trips_and_items_are_processed_a_few_at_a_time(
+    lab_of: LabOf,
+) -> None:
+    links = [f"/{number}" for number in range(500)]
+    lab = lab_of({"/": page(*links), **{link: page() for link in links}})
+    done = lab.crawl(MANY, BLOOM_REMEMBER="scheduled")
+    assert done.hits == Counter(lab.site.pages.keys())
+    assert done.stats["bloom/async_round_trips"] < 50
+    assert (done.stats["test/most"], done.stats["item_scraped_count"]) == (3, 20)
+
+
+WAITING = """
+async def parse(self, response):
+    import gc
+    self.fetched = asyncio.Queue()
+    yield response.follow("/first", priority=1, callback=self.note)
+    await asyncio.sleep(0)
+    yield response.follow("/second", dont_filter=True, callback=self.note)
+    order = [await self.fetched.get(), await self.fetched.get()]
+    self.crawler.stats.set_value("test/order", order)
+    for number in range(60):
+        yield response.follow(f"/{number}", callback=self.note)
+        await self.fetched.get()
+    tasks = [one for one in gc.get_objects() if type(one) is asyncio.Task]
+    self.crawler.stats.set_value("test/tasks", len(tasks))
+
+def note(self, response):
+    self.fetched.put_nowait(response.url[-6:])
+"""
+
+
+def test_a_callback_may_wait_for_what_it_has_yielded(lab_of: LabOf) -> None:
+    """It gets that in its order, and may go on as long as the crawl."""
+    lab = lab_of({"/": page(), "/first": page(), "/second": page()})
+    lab.site.pages |= {f"/{number}": page() for number in range(60)}
+    done = lab.crawl(spider(WAITING), CONCURRENT_REQUESTS=1)
+    assert done.hits == Counter(lab.site.pages.keys())
+    assert done.stats["test/order"] == ["/first", "second"]
+    assert done.stats["test/tasks"] < 40
+    assert_ended_well(done)
+
+
+FAILING = """
+from scrapy.utils.request import RequestFingerprinter
+from scrapy_bloom import BloomDupeFilter
+
+class Fingerprinter(RequestFingerprinter):
+    def fingerprint(self, request):
+        if request.url.endswith("/broken"):
+            raise LookupError
+        return super().fingerprint(request)
+
+def log(self, request, spider):
+    raise LookupError
+
+BloomDupeFilter.log = log
+
+class FailingSpider(OddSpider):
+    custom_settings = {"REQUEST_FINGERPRINTER_CLASS": Fingerprinter}
+"""
+
+
+def test_a_page_whose_outputs_are_not_all_scheduled_is_not_remembered(lab_of: LabOf) -> None:
+    """A link has no fingerprint, or a duplicate can't be logged. The others are crawled."""
+    lab = lab_of({"/": page("/unknown", "/logs"), "/unknown": page("/a", "/broken", "/b")})
+    lab.site.pages |= {"/logs": page("/c", "/unknown"), **dict.fromkeys(("/a", "/b", "/c"), page())}
+    done = lab.crawl(FAILING)
+    assert done.hits == Counter(lab.site.pages.keys())
+    assert {path: claim.kind for path, claim in done.claims.items()} == {
+        "/unknown": "-",
+        "/logs": "-",
+    }
+    assert done.recorded == {"/a", "/b", "/c"}
+
+
+def test_a_scraper_of_another_form_is_an_error_before_the_first_page(lab_of: LabOf) -> None:
+    code = "from scrapy.core.scraper import Scraper\n"
+    code += "Scraper.handle_spider_output_async = lambda self, other: None\n"
+    log = lab_of({"/": page()}).refused(code + PLAIN)
+    assert "can't be looked up together in this engine" in log
