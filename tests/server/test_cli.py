@@ -57,7 +57,7 @@ def test_without_a_subcommand_all_are_listed(call: Call) -> None:
 
 
 SCRAPY_REDIS = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.migrate.ScrapyRedisFingerprinter"}
-WRONG: list[tuple[str, dict[str, Any], str]] = [
+WRONG: list[Any] = [
     ("inf", {}, "'inf' isn't a subcommand. Did you mean info?"),
     ("xyzzy", {}, "'xyzzy' isn't a subcommand. Choose one of info, check, pending"),
     ("A=b info", {}, "and write options after it"),
