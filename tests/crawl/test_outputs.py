@@ -47,7 +47,8 @@ async def parse(self, response):
     import gc
     self.fetched = asyncio.Queue()
     yield response.follow("/first", priority=1, callback=self.note)
-    await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
     yield response.follow("/second", dont_filter=True, callback=self.note)
     order = [await self.fetched.get(), await self.fetched.get()]
     self.crawler.stats.set_value("test/order", order)
@@ -94,16 +95,16 @@ class FailingSpider(OddSpider):
 
 
 def test_a_page_whose_outputs_are_not_all_scheduled_is_not_remembered(lab_of: LabOf) -> None:
-    """A link has no fingerprint, or a duplicate can't be logged. The others are crawled."""
+    """A link has no fingerprint, or a duplicate can't be logged. Other links are crawled."""
     lab = lab_of({"/": page("/unknown", "/logs"), "/unknown": page("/a", "/broken", "/b")})
-    lab.site.pages |= {"/logs": page("/c", "/unknown"), **dict.fromkeys(("/a", "/b", "/c"), page())}
+    lab.site.pages |= {"/logs": page("/unknown"), "/a": page(), "/b": page()}
     done = lab.crawl(FAILING)
     assert done.hits == Counter(lab.site.pages.keys())
     assert {path: claim.kind for path, claim in done.claims.items()} == {
         "/unknown": "-",
         "/logs": "-",
     }
-    assert done.recorded == {"/a", "/b", "/c"}
+    assert done.recorded == {"/a", "/b"}
 
 
 def test_a_scraper_of_another_form_is_an_error_before_the_first_page(lab_of: LabOf) -> None:
