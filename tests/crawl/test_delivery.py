@@ -173,7 +173,7 @@ class Store:
 
     def rows(self) -> Counter[str]:
         """Return how often each page's item is in the file that the pipeline writes."""
-        return Counter(self._rows.read_text().split())
+        return Counter(self._rows.read_text().split() if self._rows.exists() else [])
 
 
 def read(path: Path) -> bytes:
