@@ -11,7 +11,7 @@ import asyncio
 class Pipeline:
     under_way = most = 0
 
-    async def process_item(self, item):
+    async def process_item(self, item, *args):
         self.under_way += 1
         Pipeline.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
