@@ -88,6 +88,11 @@ class Node:
         """Whether it is a replica that has its primary's data."""
         return self._replication("master_link_status") == "up"
 
+    @property
+    def offset(self) -> str:
+        """How much of its data's history it has."""
+        return self._replication("master_repl_offset")
+
     def configure(self, option: str, value: int) -> None:
         """Set an option, also for later starts."""
         self.server.options += (f"--{option}", str(value))
@@ -124,12 +129,13 @@ class Shard:
     def replica(self) -> Node:
         """Wait until the other one has all data; return it."""
 
-        def linked() -> Node | None:
+        def in_step() -> Node | None:
             primary = self.find_primary()
             others = [node for node in self.nodes if primary and node is not primary]
-            return next((node for node in others if node.is_linked), None)
+            has_all = [node for node in others if primary and node.offset == primary.offset]
+            return next((node for node in has_all if node.is_linked), None)
 
-        return until(linked, "the replica is in step")
+        return until(in_step, "the replica is in step")
 
 
 class Group:
