@@ -1,6 +1,6 @@
 """``scrapy bloom check``: says whether URLs are remembered, pending or failed.
 
-A URL is remembered by its generation, so it was first seen at the time that is shown, or later.
+A URL is remembered by its generation, so it was crawled at the time that is shown, or later.
 """
 
 import argparse
