@@ -145,8 +145,12 @@ class Outcome:
 
     @property
     def most_again(self) -> int | None:
-        """How many pages may be fetched again; None after an outage, which has no such bound."""
-        if set(self.struck) - SIGNALS.keys():
+        """How many pages may be fetched again; None where there is no such bound.
+
+        There is none after an outage, and none for queues on disk: while a worker is stopped,
+        others pick up what is in its own, and it crawls that again when it's resumed.
+        """
+        if set(self.struck) - SIGNALS.keys() or self.schedule.queue == "JOBDIR":
             return None
         kills = sum(event != "SIGINT" for event in self.struck)
         return kills * (PER_KILL + PER_FEED * (self.schedule.remember == DELIVERED))
