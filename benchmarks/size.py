@@ -81,5 +81,6 @@ def _said(bits: dict[str, float], blocks: int, rate: float) -> str:
         f"With the defaults (a capacity of {DEFAULT_CAPACITY:,}, an error rate of {rate:g}, "
         f"{blocks} shards), a URL takes {bits[OURS]:.1f} bits when the filter is full, with the "
         f"scripts, which a server loads once. {SET} takes {bits[SET]:.0f}{module}. "
-        f"{BITS} allocates 128 MiB at the start. A filter that gets more URLs than planned allocates further bitmaps, within the same error rate."
+        f"{BITS} allocates 128 MiB at the start. A filter that gets more URLs "
+        "than planned allocates further bitmaps, within the same error rate."
     )
