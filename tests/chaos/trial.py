@@ -147,10 +147,11 @@ class Outcome:
     def most_again(self) -> int | None:
         """How many pages may be fetched again; None where there is no such bound.
 
-        There is none after an outage, and none for queues on disk: while a worker is stopped,
-        others pick up what is in its own, and it crawls that again when it's resumed.
+        There is none after an outage. Nor is there one after a worker with a queue on disk was
+        stopped, because the others pick up its requests, and it crawls them again when it resumes.
         """
-        if set(self.struck) - SIGNALS.keys() or self.schedule.queue == "JOBDIR":
+        is_resumed = self.schedule.queue == "JOBDIR" and "SIGINT" in self.struck
+        if set(self.struck) - SIGNALS.keys() or is_resumed:
             return None
         kills = sum(event != "SIGINT" for event in self.struck)
         return kills * (PER_KILL + PER_FEED * (self.schedule.remember == DELIVERED))
