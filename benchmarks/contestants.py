@@ -114,7 +114,7 @@ def server_name(client: redis.Redis) -> str:
 def server_microseconds(client: redis.Redis) -> int:
     """Return the time that a server has spent in commands since CONFIG RESETSTAT."""
     stats: dict[str, Any] = client.info("commandstats")
-    # What a script calls is in the time of the script, too.
+    # The time of a script includes its calls.
     called = {name.removeprefix("cmdstat_").lower(): values for name, values in stats.items()}
     outer = {"evalsha", "eval"} & called.keys() or called.keys() - {"info", "config|resetstat"}
     return sum(int(called[name]["usec"]) for name in outer)

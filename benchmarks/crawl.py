@@ -100,7 +100,7 @@ def _start(site: str, settings: Mapping[str, Any]) -> subprocess.Popen[str]:
 
 
 def _crawl(site: str, settings: Mapping[str, Any]) -> Crawl:
-    """Crawl in a process of its own; return what it took.
+    """Crawl in a separate process; return its costs.
 
     Raises:
         RuntimeError: the crawl failed, or logged an error.

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.crawler URL SETTINGS``: one crawl in a process; prints what it took.
+"""``python -m benchmarks.crawler URL SETTINGS``: one crawl in a process; prints its costs.
 
 Each page yields an item and a request for each of its links. SETTINGS is a JSON object.
 """
@@ -45,7 +45,7 @@ class EveryLinkSpider(Spider):
 
 
 def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Crawl a site; return what the crawl took, and a digest of the pages that it fetched."""
+    """Crawl a site; return the costs, and a digest of the pages that it fetched."""
     process = CrawlerProcess({**SETTINGS, **settings})
     crawler = process.create_crawler(EveryLinkSpider)
     fetched: list[str] = []

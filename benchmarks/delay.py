@@ -22,7 +22,7 @@ PR_SET_TIMERSLACK = 29
 
 @contextlib.contextmanager
 def delayed(port: int, milliseconds: float) -> Iterator[int]:
-    """Start a proxy to a port of this machine in a process of its own; give the proxy's port."""
+    """Start a proxy to a port of this machine in a separate process; give the proxy's port."""
     command = [sys.executable, "-u", "-m", "benchmarks.delay", str(port), str(milliseconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -22,7 +22,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and nobody has asked it why
 
 @contextlib.contextmanager
 def served(pages: int, links: int) -> Iterator[str]:
-    """Serve a site in a process of its own; give its URL."""
+    """Serve a site in a separate process; give its URL."""
     command = [sys.executable, "-u", "-m", "benchmarks.site", f"--pages={pages}"]
     with subprocess.Popen(
         [*command, f"--links={links}"], stdout=subprocess.PIPE, text=True
