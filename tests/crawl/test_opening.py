@@ -1,9 +1,12 @@
 """A crawl that cannot begin says so in one line, fetches nothing, and its process fails."""
 
+import json
 from typing import Any
 
 import pytest
 import scrapy
+from support.cli import unchanged
+from support.filters import fields
 from support.odd_site import SHARED_QUEUE, Lab, LabOf, page
 
 NO_SERVER = "redis://:s3cret@127.0.0.1:1/0"
@@ -55,3 +58,16 @@ def test_claims_are_refused_under_another_reactor(lab: Lab) -> None:
     log = lab.refused(TWISTED_REACTOR="twisted.internet.selectreactor.SelectReactor")
     assert "needs asyncio" in log
     assert "TWISTED_REACTOR" in log
+
+
+def test_a_filter_of_another_format_stays_as_it_is(lab_of: LabOf) -> None:
+    """Even if scrapy-redis shall delete it first."""
+    lab = lab_of({"/": page()})
+    lab.crawl()
+    spec = json.loads(fields(lab.client, "odd:bloom")["spec"])
+    lab.client.hset("{odd:bloom:0}:ring", "spec", json.dumps({**spec, "format": 7}))
+    flushing = {**SHARED_QUEUE, "SCHEDULER_FLUSH_ON_START": True}
+    for settings in ({}, flushing):
+        with unchanged(lab.client, "{odd:bloom*"):
+            log = lab.refused(**settings)
+        assert "Use that version, or choose another BLOOM_KEY [bloom-filter-mismatch]" in log

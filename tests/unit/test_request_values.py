@@ -56,11 +56,19 @@ def test_values_come_back_exactly(value: object) -> None:
         (kinds.Price(1), f'{{"dataclass":["{of(kinds.Price)}",{{"amount":1,"currency":"EUR"}}]}}'),
         (kinds.Point(1), f'{{"namedtuple":["{of(kinds.Point)}",[1,null]]}}'),
         ({"set": 1}, '{"dict":[["set",1]]}'),
+        ({1: [2]}, '{"dict":[[1,[2]]]}'),
+        ((1, b"\xff"), r'{"tuple":[1,{"bytes":"\u00ff"}]}'),
+        ({2, 1}, '{"set":[1,2]}'),
+        (frozenset({1}), '{"frozenset":[1]}'),
+        (TODAY, '{"datetime":"2027-01-01T12:00:00+00:00"}'),
+        (time(1, 2), '{"time":"01:02:00"}'),
+        (Decimal("1.50"), '{"Decimal":"1.50"}'),
+        (UUID(int=7), '{"UUID":"00000000-0000-0000-0000-000000000007"}'),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_values_are_stored_under_their_tags(value: object, text: str) -> None:
-    """Requests that another version has stored can be read, as long as this holds."""
+    """If this changes, raise ``spec.FORMAT``, because versions read each other's requests."""
     request = sample(meta={"a": value})
     assert dump(request, SPIDER) == f'{{"url":"{URL}","meta":{{"a":{text}}}}}'
     assert_stored(request)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.schedule import Schedule
-from scrapy_bloom.bloom.model.spec import Options, Spec
+from scrapy_bloom.bloom.model.spec import FormatError, Options, Spec
 
 NEVER = Schedule()
 STORED = Spec(
@@ -119,7 +119,7 @@ def test_a_damaged_spec_is_an_error(change: dict[str, Any]) -> None:
 
 
 def test_a_spec_of_another_version_is_named_as_such() -> None:
-    with pytest.raises(ValueError, match="written by another version"):
+    with pytest.raises(FormatError, match=r"another version .* \(format 5, not 6\)\. Use that"):
         Spec.parse(json.dumps({**FIELDS, "format": 5}))
 
 
