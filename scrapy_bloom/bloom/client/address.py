@@ -21,6 +21,8 @@ FORMS = (
     "Use redis://host:port/db, rediss:// for TLS, unix:///path, redis+cluster://host:port, "
     "redis+sentinel://host:port/service/db (several hosts with commas) or embedded:[/data/dir]"
 )
+#: The parts of an address before its hosts, its hosts, and the rest, if it may have several hosts.
+_SEVERAL = re.compile(r"(\w+\+\w+://(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 #: Arguments of redis-py's clients that users may choose.
 OPTIONS = frozenset(
     (
@@ -95,10 +97,14 @@ class Address:
 
 def _split(url: str) -> tuple[SplitResult, str]:
     """Return the parts of an address whose form is right, and its kind."""
+    several = _SEVERAL.fullmatch(url.strip())
     try:
-        parts = urlsplit(url)
+        # Newer versions of Python reject several hosts if one of them has brackets.
+        parts = urlsplit(f"{several[1]}host{several[3]}" if several else url)
     except ValueError:
         raise _wrong(url, f"can't be read. {FORMS}") from None
+    if several:
+        parts = parts._replace(netloc=f"{parts.netloc.removesuffix('host')}{several[2]}")
     if "://" not in url or not parts.scheme:
         host = url.partition("?")[0].rpartition("@")[2]
         if not re.fullmatch(r"[\w.-]+(:\d+)?(/\d*)?|/[\w./-]+", host):  # it may be a password
