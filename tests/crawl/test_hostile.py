@@ -137,7 +137,7 @@ def lab(lab_of: LabOf) -> Lab:
 
 
 def forge(
-    lab: Lab, key: str, field: str, value: str, count: int = SOME, *, score: int | str = ""
+    lab: Lab, key: str, field: str, value: str, count: int = SOME, *, score: float | str = ""
 ) -> None:
     for first in range(1, count, 50_000):
         last = min(count, first + 49_999)
@@ -163,15 +163,16 @@ def assert_bounded(lab: Lab, usual: int) -> None:
 @pytest.mark.parametrize(
     ("value", "until", "count"),
     [
-        (f"{FAR}-", -9, MANY),
-        (f"{FAR}q<number>", 60, SOME),
+        (f"{FAR}- -", -9, MANY),
+        (f"{FAR}q<number> g<number>", 60, SOME),
+        (f"{FAR}- -", float("inf"), SOME),
         ("?" * 5_000, 60, SOME // 2),
         (" here -7 x\n", 60, SOME),
     ],
-    ids=["silent", "with queues", "far too long", "damaged"],
+    ids=["silent", "with queues", "immortal", "far too long", "damaged"],
 )
 def test_forged_workers_do_not_hold_up_a_crawl(
-    value: str, until: int, count: int, *, lab: Lab, usual: int
+    value: str, until: float, count: int, *, lab: Lab, usual: int
 ) -> None:
     """They live until some seconds from now."""
     forge(lab, Keys(KEY).workers("odd"), "w%d", value, count, score=lab.now() + until)
