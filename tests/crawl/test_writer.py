@@ -68,6 +68,30 @@ async def test_flushing_waits_for_what_is_queued_by_then_only(own_server: Server
 
 
 @in_loop
+async def test_an_outage_of_hours_ends_as_well(own_server: Server) -> None:
+    async with Worker(own_server.url) as worker:
+        with killed(own_server):
+            assert not worker.sees(0)
+            worker.crawl._writer._failures = 2_000
+            await eventually(lambda: worker.crawl._writer._failures > 2_001)
+        await worker.found_again()
+        await eventually(lambda: not worker.ops)
+
+
+@in_loop
+async def test_the_pauses_grow_if_each_outage_follows_on_the_last_one(own_server: Server) -> None:
+    """For example because the user may not use one of the commands."""
+    async with Worker(own_server.url) as worker:
+        server, error, failures = worker.crawl._server, StorageError("forbidden"), list[int]()
+        server.failed.append(lambda _: failures.append(worker.crawl._writer._relapses))
+        server.back.append(lambda: server.fail(error) if len(failures) < 5 else None)
+        server.fail(error)
+        await eventually(lambda: len(failures) == 5 and server.is_up)
+    assert failures == [0, 1, 2, 3, 4]
+    assert [writer._pause(one) for one in (0, 1, 2_000)] == [0.01, 0.02, 0.1]
+
+
+@in_loop
 async def test_an_error_that_is_a_bug_loses_nothing_and_is_logged_once(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
