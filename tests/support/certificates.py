@@ -17,6 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from support.servers import Server, free_port
 
 DAY = timedelta(days=1)
+#: What no key may be used for.
+_USAGES = (
+    *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 class Issued(NamedTuple):
@@ -63,7 +68,14 @@ class Authority:
         extension: x509.ExtensionType,
         days: int = 1,
     ) -> bytes:
-        now = datetime.now(UTC)
+        now, own = datetime.now(UTC), self._key.public_key()
+        is_authority = name == self._name
+        # Python 3.13 and later insist on the identifiers, and on the usage.
+        usage = x509.KeyUsage(
+            **dict.fromkeys(_USAGES, False),
+            digital_signature=not is_authority,
+            key_cert_sign=is_authority,
+        )
         builder = (
             x509.CertificateBuilder()
             .subject_name(name)
@@ -72,7 +84,10 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - 10 * DAY)
             .not_valid_after(now + days * DAY)
-            .add_extension(extension, critical=name == self._name)
+            .add_extension(extension, critical=is_authority)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own), False)
         )
         signed = builder.sign(self._key, hashes.SHA256())
         return signed.public_bytes(serialization.Encoding.PEM)
