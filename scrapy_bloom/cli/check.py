@@ -70,7 +70,7 @@ def _state(key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[s
         "state": state,
         "since": minute(memory[0]) if memory else None,
         "until": minute(memory[1]) or "never" if memory else None,
-        "next_try": minute(claim.time) if claim and claim.owner == FAILED else None,
+        "next_try": minute(claim.due) if claim else None,
         "reason": claim.nonce if claim and claim.has_failed else None,
         "window": key[0],
     }

@@ -1,6 +1,9 @@
 """``scrapy bloom pending``: lists requests that workers have, that wait, or that failed.
 
-A request is pending from the moment that its URL is found until its page is crawled.
+A request is pending from the moment that its URL is found until its page is crawled. It is running
+in a process, in a queue, or waiting for a worker of this run or the next one. A page that has
+failed five times has no next try, unless it's linked again or you use `recrawl --failed`. The log
+of the run that failed says more than the reason.
 """
 
 import argparse
@@ -94,7 +97,7 @@ def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator
             "state": "failed" if claim.has_failed else state,
             "process": process and str(process),
             "since": None if waits else minute(claim.time),
-            "next_try": minute(claim.time) if waits else None,
+            "next_try": minute(claim.due),
             "attempts": claim.attempts,
             "reason": claim.nonce if claim.has_failed else None,
             "url": _url(requests.get((block, claim.field), (claim, ""))[1]),

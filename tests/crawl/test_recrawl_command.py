@@ -8,6 +8,9 @@ from support.lab_commands import Called, bloom
 from support.odd_site import ERROR, Lab, LabOf, page
 from support.polling import until
 
+from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS
+from scrapy_bloom.crawl.recovery import GIVEN_UP_SECONDS
+
 #: What each run fetches: the start page.
 EACH_RUN = Counter(["/"])
 NO_RETRIES: dict[str, Any] = {"RETRY_ENABLED": False}
@@ -100,6 +103,24 @@ def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> N
     assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c", "/e"])
     assert last.stats["GET 7"] == 1
     assert not failing.claims()
+
+
+def test_a_page_that_has_failed_too_often_waits_for_a_link_or_a_user(lab_of: LabOf) -> None:
+    """It's listed for a month, and then forgotten."""
+    failed = ("/a", "/b", "/c")
+    lab = lab_of({"/": page(*failed), **dict.fromkeys(failed, ERROR)})
+    lab.crawl(**NO_RETRIES)
+    for path, claim in lab.claims().items():
+        due = lab.now() - (GIVEN_UP_SECONDS if path == "/c" else 1)
+        value = f"- HTTP-500 {due} {MAX_ATTEMPTS} {claim.request}"
+        lab.client.hset(claim.key, claim.field, value)
+    lab.site.pages |= {"/": page("/b"), **dict.fromkeys(failed, page())}
+    assert lab.crawl().hits == EACH_RUN + Counter(["/b"])
+    (row,) = bloom(lab, "pending", "--failed", "--json").json["rows"]
+    assert (row["url"], row["next_try"]) == (f"{lab.site.url}/a", None)
+    assert "1 URL will be crawled" in recrawl(lab, "--failed").out
+    assert lab.crawl().hits == EACH_RUN + Counter(["/a"])
+    assert not lab.claims()
 
 
 def test_a_crawl_that_runs_crawls_it_before_it_ends(lab: Lab) -> None:

@@ -221,12 +221,15 @@ def test_a_page_that_failed_waits_whoever_has_its_claim(spider: Spider) -> None:
     assert A not in spider.bloom
 
 
-def test_a_page_that_has_failed_often_keeps_no_request(spider: Spider) -> None:
+def test_a_page_that_has_failed_often_is_given_up_and_keeps_its_request(spider: Spider) -> None:
     for attempt in range(MAX_ATTEMPTS):
         assert spider.claim(A, nonce=str(attempt)) == [NEW]
-        assert spider.only().length > 0
+        assert not spider.only().is_given_up
         spider.settle(A, retry_in=0)
-    assert (spider.only().attempts, spider.only().length) == (MAX_ATTEMPTS, 0)
+    claim = spider.only()
+    assert (claim.attempts, claim.is_given_up, claim.length > 0) == (MAX_ATTEMPTS, True, True)
+    assert spider.claim(A, nonce="link") == [NEW]
+    assert (spider.only().attempts, spider.only().is_given_up) == (MAX_ATTEMPTS, False)
 
 
 # -- taking them over --
