@@ -305,7 +305,7 @@ async def test_a_crawl_that_ends_without_the_server_ends_in_time_and_says_what_i
             begin = time.monotonic()
             await worker.close()
             assert time.monotonic() - begin < 60 * TIMEOUT
-        new = f"1 new, {pages} decided without the server" if pages else "1 new"
+        new = f"1 new, {pages} counted as new without the server" if pages else "1 new"
         assert f"{new}, 0 duplicates, 0 failed in this process; an unknown number of" in caplog.text
         assert ("3 writes are lost" in caplog.text) is (pages > 0)
         assert [worker.stats.get_value(f"bloom/{name}", 0) for name in GAUGES] == [None] * 4

@@ -182,7 +182,8 @@ def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
     done = lab.crawl(**settings)
     assert done.hits == Counter(["/", "/list/a", "/d"])
     assert done.recorded == {"/b", "/c", "/d"}
-    assert '1 new, 2 of the window "run", 2 duplicates, 0 failed in this process; 3 ' in done.log
+    says = '1 new, 2 of the window "run", 2 duplicates, 2 crawled, 0 failed in this process; 3 '
+    assert says in done.log
     assert_ended_well(done)
     assert "nothing was new" not in lab.crawl(**settings).log, "the listing page was read"
 

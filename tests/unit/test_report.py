@@ -95,17 +95,20 @@ END = "0 failed in this process; 80 URLs are remembered"
     ("done", "says"),
     [
         ({"new": 32, "duplicates": 0}, f"32 new, 0 duplicates, {END}"),
-        ({"new": 33, "without_item": 1}, f"32 new, 1 without an item, 0 duplicates, {END}"),
         (
-            {"new": 1, "without_item": 1, "duplicates": 32},
-            f"0 new, 1 without an item, 32 duplicates, {END}",
+            {"new": 33, "crawled": 33, "repeated": 2},
+            f"33 new, 0 duplicates, 33 crawled, 2 to be crawled again, {END}",
+        ),
+        (  # another worker has found the page without an item
+            {"new": 12, "picked_up": 11, "crawled": 23, "without_item": 1},
+            f"12 new, 11 picked up, 0 duplicates, 23 crawled (1 without an item), {END}",
         ),
         ({"new": 2, "day__new": 1_400, "day__duplicates": 3}, f"1,402 new, 3 duplicates, {END}"),
         ({"new": 2, "run__new": 110}, f'2 new, 110 of the window "run", 0 duplicates, {END}'),
         ({"new": 1, "picked_up": 23}, f"1 new, 23 picked up, 0 duplicates, {END}"),
         (
-            {"new": 12, "unknown": 1, "offline": 3, "repeated": 2},
-            f"12 new, 4 decided without the server, 2 to be crawled again, 0 duplicates, {END}",
+            {"new": 2, "unknown": 1, "offline": 3},
+            f"2 new, 4 counted as new without the server, 0 duplicates, {END}",
         ),
     ],
 )
