@@ -291,6 +291,21 @@ def test_callbacks_and_errbacks_of_all_sorts(lab_of: LabOf) -> None:
     assert not done.workers
 
 
+LAMBDAS = """
+class LambdaSpider(OddSpider):
+    def parse(self, response):
+        yield from self.links(response, callback=lambda response: None)
+"""
+
+
+def test_only_a_new_request_that_cannot_be_saved_is_warned_of(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    first, second = lab.crawl(LAMBDAS), lab.crawl(LAMBDAS)
+    assert first.log.count("[bloom-unserializable]") == 1
+    assert second.stats["bloom/duplicates"] == 1
+    assert "[bloom-unserializable]" not in second.log
+
+
 # -- pages that fail in all ways: what is stored of them, and when they are crawled again --
 
 SECRET = "S3CRET"
