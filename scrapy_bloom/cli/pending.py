@@ -20,6 +20,7 @@ from scrapy_bloom.bloom.protocol.claims import FAILED
 from scrapy_bloom.cli.output import minute, plural, quoted, report, without_credentials
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.cli.stored import Found, StoredFilter
+from scrapy_bloom.crawl.request_codec import MAX_LENGTH
 from scrapy_bloom.crawl.workers import Worker
 
 HELP = "list pending requests by worker, or pages that failed and why"
@@ -84,7 +85,8 @@ def _counted(claims: Iterator[Found], counts: Counter[bool], only: bool) -> Iter
 def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator[dict[str, Any]]:
     """Yield the rows of claims, with their URLs and workers."""
     own = stored.claims(spider)
-    requests = stored.bloom.run(own.find([(block, claim.field) for block, claim in found]))
+    saved = [(block, claim.field) for block, claim in found if claim.length <= MAX_LENGTH]
+    requests = stored.bloom.run(own.find(saved))
     now, entries = stored.bloom.run(own.beat("", 0))  # removes nobody
     workers = [worker for one in entries if (worker := Worker.parse(one))]
     alive = {member for member, (until, _) in entries.items() if until > now}

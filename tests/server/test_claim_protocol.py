@@ -318,9 +318,17 @@ def test_claims_are_given_in_shares_and_each_is_received_once(spider: Spider) ->
     assert run(claims.receive("another group")) == {}
 
 
-def test_a_share_that_is_damaged_is_empty(spider: Spider, client: Redis) -> None:
-    client.rpush("{shop:bloom:0}:shares:shop:group", b"\xff 0:ZZ 99999999:aa 0:" + b"a" * 500)
+@pytest.mark.parametrize("share", [b"\xff 0:ZZ 99999999:aa 0:" + b"a" * 500, b"0:0 " * 100_000])
+def test_a_share_that_is_damaged_is_empty(spider: Spider, client: Redis, share: bytes) -> None:
+    client.rpush("{shop:bloom:0}:shares:shop:group", share)
     assert spider.bloom.run(spider.claims.receive("group")) == {}
+
+
+def test_a_huge_request_is_not_received(spider: Spider, client: Redis) -> None:
+    client.hset("{shop:bloom:0}:claims:shop", "aa", b"group n 1 0 " + b"x" * 100_000)
+    client.rpush("{shop:bloom:0}:shares:shop:group", b"0:aa")
+    share = spider.bloom.run(spider.claims.receive("group"))[0]
+    assert spider.bloom.run(spider.claims.take(0, share, OURS, "n")) == {"aa": ""}
 
 
 # -- damage --

@@ -455,6 +455,7 @@ def _shares(commands: Sequence[Words], replies: list[Any]) -> bool:
     """Whether commands have given or received shared work."""
     return any(
         reply
+        and reply != [b"ok", b""]
         and words[0] not in ("LLEN", "EXPIRE")
         and any(SHARED.search(str(one)) for one in words)
         for words, reply in zip(commands, replies, strict=True)
