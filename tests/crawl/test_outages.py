@@ -74,6 +74,7 @@ async def test_trouble_of_the_server_costs_one_time_out_and_is_made_up_for(
             await eventually(lambda: worker.stat("remembered_late") == 10)
             assert caplog.text.count("the crawl continues without the server") == 1, "its begin"
             assert caplog.text.count("reconnected to ") == 1, "and its end"
+            assert "made 10 writes that had waited" in caplog.text
             assert worker.stat("outages") == worker.stat("unknown") == 1
             assert all(worker.sees(number) for number in range(1, 11))
             assert not worker.sees(11)
