@@ -287,7 +287,7 @@ async def test_claims_end_on_a_full_server(own_server: Server) -> None:
 
 # -- the crawl ends during an outage, or right after it --
 
-GAUGES = ["fill_ratio", "estimated_error_rate", "generations", "bitmaps"]
+GAUGES = ["pending", "fill_ratio", "estimated_error_rate", "generations", "bitmaps"]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ async def test_a_crawl_that_ends_without_the_server_ends_in_time_and_says_what_i
         new = f"1 new, {pages} counted as new without the server" if pages else "1 new"
         assert f"{new}, 0 duplicates, 0 failed in this process; an unknown number of" in caplog.text
         assert ("3 writes are lost" in caplog.text) is (pages > 0)
-        assert [worker.stats.get_value(f"bloom/{name}", 0) for name in GAUGES] == [None] * 4
+        assert [worker.stats.get_value(f"bloom/{name}", 0) for name in GAUGES] == [None] * 5
         assert not worker.sees(4)
 
 

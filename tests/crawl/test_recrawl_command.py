@@ -96,9 +96,13 @@ def failing(lab_of: LabOf) -> Lab:
 
 def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> None:
     """Whatever its key, version, method and callback; other URLs may be given, too."""
-    assert failing.crawl(FAILING).hits == EACH_RUN  # it waits
-    done = recrawl(failing, "--failed", "/a", "/e", "--json", spider=FAILING)
-    assert (done.json["retried"], done.json["ready"], done.json["none"]) == (3, 1, 0)
+    done = failing.crawl(FAILING)
+    assert done.hits == EACH_RUN, "it waits"
+    assert "remembers 1 URLs, has 3 pending requests, and never forgets" in done.log
+    assert "1 URLs are remembered, 3 pending" in done.log
+    assert done.stats["bloom/pending"] == 3
+    called = recrawl(failing, "--failed", "/a", "/e", "--json", spider=FAILING)
+    assert [called.json[name] for name in ("retried", "ready", "none")] == [3, 1, 0]
     last = failing.crawl(FAILING)
     assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c", "/e"])
     assert last.stats["GET 7"] == 1

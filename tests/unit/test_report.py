@@ -69,7 +69,11 @@ def test_a_message_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def closing(
-    caplog: pytest.LogCaptureFixture, is_known: bool = True, items_only: bool = False, **done: Any
+    caplog: pytest.LogCaptureFixture,
+    is_known: bool = True,
+    items_only: bool = False,
+    pending: int = 0,
+    **done: Any,
 ) -> list[str]:
     """Return what is logged after some requests: stat -> count; ``run__new`` is of a window."""
     told, _ = report()
@@ -84,7 +88,7 @@ def closing(
     settings = Settings({"BLOOM_ITEMS_ONLY": items_only})
     caplog.set_level(logging.INFO)
     caplog.clear()
-    told.closing(BloomSettings.read(settings, "shop"), info)
+    told.closing(BloomSettings.read(settings, "shop"), info, pending)
     return [message.removeprefix("Bloom filter 'shop:bloom': ") for message in caplog.messages]
 
 
@@ -94,6 +98,7 @@ END = "0 failed in this process; 80 URLs are remembered"
 @pytest.mark.parametrize(
     ("done", "says"),
     [
+        ({"new": 10, "pending": 1_022}, f"10 new, 0 duplicates, {END}, 1,022 pending"),
         ({"new": 32, "duplicates": 0}, f"32 new, 0 duplicates, {END}"),
         (
             {"new": 33, "crawled": 33, "repeated": 2},
