@@ -1,6 +1,9 @@
 """``scrapy bloom check``: says whether URLs are remembered, pending or failed.
 
-A URL is remembered by its generation, so it was crawled at the time that is shown, or later.
+A URL is remembered by its generation, so it was crawled at the time that is shown, or later. It's
+remembered until the time at which a run with these settings forgets it, but a window that you have
+just set counts from the next run on. Start pages and, with `BLOOM_ITEMS_ONLY`, pages without an
+item aren't remembered, although every run reads them.
 """
 
 import argparse
@@ -59,11 +62,11 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 
 def _state(key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[str, Any]:
     """Return the row of a URL."""
-    state = "remembered" if memory else "new"
+    state = "remembered" if memory else "not remembered"
     if key[0] == RUN:
         state = "crawled by each run"
     elif claim and claim.owner == FAILED:
-        state = "failed" if claim.has_failed else "to be crawled again"
+        state = "failed" if claim.has_failed else "will be crawled"
     elif claim:
         state = "pending"
     return {

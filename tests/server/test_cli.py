@@ -266,7 +266,7 @@ def test_clear_forgets_all_or_one_window(shop: Call, client: Redis) -> None:
     assert done.out.endswith(": 2 URLs in the window '1-day' forgotten\n")
     assert [
         row["state"] for row in shop("check", *URLS[:4], "--json", **settings).json["rows"]
-    ] == [*("remembered", "new", "new", "pending")]
+    ] == [*("remembered", "not remembered", "not remembered", "pending")]
     done = shop("clear", "-y", "--json", **settings)
     assert done.json["forgotten"] == 1
     assert shop("info", "--json", **settings).json["filters"][0]["pending"] == 0

@@ -46,7 +46,7 @@ def test_generations_and_windows(call: Call, moved: MovedServer) -> None:
     assert "MiB" in first
     assert checked.code == 1
     rows = [line.split() for line in checked.out.splitlines()[1:6]]
-    assert [row[0] for row in rows] == ["new", "remembered", "crawled", "remembered", "remembered"]
+    assert [row[0] for row in rows] == ["not", "remembered", "crawled", "remembered", "remembered"]
     assert rows[1][1:5] == ["2027-04-20", "00:00", "2027-04-21", "00:00"]
     assert rows[3][1:5] == ["2027-02-01", "00:00", "2027-05-01", "00:00"]
 
@@ -109,8 +109,8 @@ def test_states_of_urls(shop: Call, bloom: BloomFilter, client: Redis) -> None:
         ("pending", "1-day"),
         ("crawled by each run", "run"),
         ("failed", "default"),
-        ("to be crawled again", "default"),
-        ("new", "default"),
+        ("will be crawled", "default"),
+        ("not remembered", "default"),
     ]
     assert (rows[0]["until"], rows[3]["reason"]) == ("never", "HTTP-503")
     assert rows[3]["next_try"] > rows[4]["next_try"]

@@ -48,7 +48,7 @@ def test_what_scrapy_redis_has_seen(shop: Call, client: Redis) -> None:
     assert [done.json[name] for name in names] == [len(ANY), len(ANY), 0, 0]
     assert done.json["checked"] > 0
     assert states(shop, ANY, **settings) == {"remembered"}
-    assert states(shop, ["https://example.com/new"], **settings) == {"new"}
+    assert states(shop, ["https://example.com/new"], **settings) == {"not remembered"}
     assert client.smembers(SET) == members
     client.sadd(SET, "no fingerprint", b"\xff", "abc")
     done = shop("migrate", "--from-set", SET, **settings)
@@ -92,7 +92,7 @@ def test_what_scrapy_has_seen_in_a_jobdir(shop: Call, client: Redis, tmp_path: P
     done = shop("migrate", "--from-seen", str(tmp_path), "--json")
     assert [done.json[name] for name in ("read", "new", "skipped")] == [11, 10, 1]
     assert states(shop, URLS[:10]) == {"remembered"}
-    assert states(shop, URLS[10:]) == {"new"}
+    assert states(shop, URLS[10:]) == {"not remembered"}
     file.write_bytes(complete)
     assert shop("migrate", "--from-seen", str(file)).code == 0
 

@@ -137,7 +137,8 @@ def test_what_is_not_known_is_not_said(caplog: pytest.LogCaptureFixture) -> None
         ({"duplicates": 5, "run__new": 1}, False),
         ({"duplicates": 5, "picked_up": 1}, False),
         ({"duplicates": 5, "offline": 1}, False),
-        ({"duplicates": 5, "items_only": True}, False),
+        ({"duplicates": 5, "items_only": True}, True),
+        ({"duplicates": 5, "items_only": True, "new": 1}, False),
     ],
 )
 def test_where_nothing_was_new_the_reason_is_said(
