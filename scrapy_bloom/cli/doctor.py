@@ -7,7 +7,7 @@ import argparse
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,11 @@ from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.model.spec import Options
+from scrapy_bloom.bloom.protocol.rings import Operation
+from scrapy_bloom.bloom.protocol.scripts import Call
+from scrapy_bloom.cli.info import window_info
 from scrapy_bloom.cli.output import plural, report, size
 from scrapy_bloom.cli.plan import SPARE, needed
 from scrapy_bloom.cli.project import Target, crawlers
@@ -44,6 +48,25 @@ OFF = {
 }
 #: The oldest version of Redis. Valkey names one, too.
 OLDEST = 7
+#: A generation with this many times the URLs that were planned is a problem.
+OVERFULL = 2
+#: The commands of crawls, which docs/how-to/redis-server.md lists, too.
+COMMANDS = (
+    *("bitfield", "bitfield_ro", "del", "exists", "expire", "expireat", "getbit", "hdel", "hget"),
+    *("hgetall", "hincrby", "hlen", "hmget", "hscan", "hset", "hsetnx", "info", "llen", "lpop"),
+    *("persist", "rpush", "setbit", "strlen", "time", "unlink", "zadd", "zrem"),
+    *("zremrangebyscore", "zrevrange"),
+)
+#: Returns those commands that the user may not run, and runs none.
+FIND_FORBIDDEN = """#!lua flags=no-writes
+local forbidden = {}
+for _, name in ipairs(redis.acl_check_cmd and ARGV or {}) do
+    if not redis.acl_check_cmd(name, KEYS[1]) then
+        table.insert(forbidden, name)
+    end
+end
+return forbidden
+"""
 
 
 class Problem(str):
@@ -64,6 +87,8 @@ class Facts:
         crawler: with Scrapy's settings.
         target: the spider with our settings; None if one is wrong.
         error: why settings, or the stored filter, can't be used.
+        planned, newest: URLs that a generation of the filter is for, and those of the newest one.
+        forbidden: commands that the server forbids.
         nodes: what INFO says, of a cluster each primary; None if the server can't be used.
         down: why it can't.
         label: the server's address without a password.
@@ -72,6 +97,9 @@ class Facts:
     crawler: Crawler
     target: Target | None = None
     error: str = ""
+    planned: int = 0
+    newest: int = 0
+    forbidden: Sequence[str] = ()
     nodes: list[dict[str, Any]] | None = None
     down: str = ""
     label: str = ""
@@ -121,12 +149,25 @@ def look(name: str, crawler: Crawler) -> Facts:
             facts.nodes = bloom.transport.infos("default")
             spec = bloom.run(bloom.session.find())
             if spec is not None:
-                Options(**own.settings.options()).applied_to(spec, own.settings.key)
+                spec = Options(**own.settings.options()).applied_to(spec, own.settings.key)
+                stored = own.filter(connection)
+                windows = [window_info(stored, name) for name in stored.windows]
+                newest = [one.generations[0].count for one in windows if one.generations]
+                facts.planned, facts.newest = spec.capacity, max(newest, default=0)
+            facts.forbidden = bloom.run(find_forbidden(own))
     except StorageError as error:
         facts.nodes, facts.down = None, in_settings(str(error))
     except BloomError as error:
         facts.error = in_settings(str(error))
     return facts
+
+
+def find_forbidden(own: Target) -> Operation[list[str]]:
+    """Return the commands that crawls need, and that the server forbids."""
+    key = Keys(own.settings.key).ring(0)
+    commands = (*COMMANDS, "set", "wait") if own.settings.wait_replicas else COMMANDS
+    (reply,) = yield [Call(key, ("EVAL", FIND_FORBIDDEN, 1, key, *commands))]
+    return [name.decode() for name in reply.data]
 
 
 def examine(check: Callable[[Facts], str], facts: Facts) -> tuple[str, str]:
@@ -242,6 +283,16 @@ def version(facts: Facts) -> str:
     return f"Valkey {valkey}" if valkey else f"Redis {oldest}"
 
 
+def permissions(facts: Facts) -> str:
+    """Check that the server forbids no command."""
+    if facts.nodes is None:
+        raise UnknownError("the server can't be used")
+    if facts.forbidden:
+        names = " ".join(f"+{name}" for name in facts.forbidden)
+        return Problem(f"the server forbids commands to this user. Use ACL SETUSER to add {names}")
+    return "all commands"
+
+
 def persistence(facts: Facts) -> str:
     """Check that a restart forgets nothing."""
     if "err" in facts.every("rdb_last_bgsave_status") + facts.every("aof_last_write_status"):
@@ -283,5 +334,18 @@ def memory(facts: Facts) -> str:
     return text
 
 
+def capacity(facts: Facts) -> str:
+    """Check that the filter is large enough."""
+    if facts.nodes is None:
+        raise UnknownError("the server can't be used")
+    if not facts.planned:
+        return "nothing is crawled yet"
+    text = f"the newest generation has {facts.newest:,} URLs of {facts.planned:,}"
+    if facts.newest > OVERFULL * facts.planned:
+        return Problem(f"{text}, so it has grown. Set BLOOM_CAPACITY = {facts.newest:_} or more")
+    return text
+
+
 OF_PROJECT = (dupefilter, scheduler, reactor, middlewares, feeds)
-CHECKS = (settings, *OF_PROJECT, server, version, persistence, eviction, clock, memory)
+OF_SERVER = (server, version, permissions, persistence, eviction, clock, memory, capacity)
+CHECKS = (settings, *OF_PROJECT, *OF_SERVER)

@@ -1,4 +1,4 @@
-"""``scrapy bloom doctor``: each of its twelve checks, and what it advises."""
+"""``scrapy bloom doctor``: each of its checks, and what it advises."""
 
 from typing import Any, ClassVar
 
@@ -35,10 +35,10 @@ def healthy(client: Redis) -> Any:
 
 
 @pytest.mark.usefixtures("healthy")
-def test_there_are_twelve_checks_and_all_may_be_fine(shop: Call, client: Redis) -> None:
+def test_all_checks_may_be_fine(shop: Call, client: Redis) -> None:
     BloomFilter(client, KEY).open()
     done = shop("doctor", "--json", **OURS)
-    assert len(NAMES) == 12
+    assert len(NAMES) == 14
     assert [row["check"] for row in done.json["rows"]] == NAMES
     assert {*states(done).values()} == {"ok"}, done.out
     assert (done.code, done.json["problems"]) == (0, 0)
@@ -130,11 +130,32 @@ def test_clocks_that_differ(shop: Call, monkeypatch: pytest.MonkeyPatch) -> None
     assert states(shop("doctor", "--json", **OURS))["clock"] == "PROBLEM"
 
 
+@pytest.mark.usefixtures("healthy")
+def test_a_filter_that_has_grown(shop: Call, client: Redis) -> None:
+    BloomFilter(client, KEY, capacity=100).extend(str(number) for number in range(200))
+    done = shop("doctor", "--json", **OURS).json["rows"][-1]
+    assert (done["state"], done["finding"]) == ("ok", "the newest generation has 200 URLs of 100")
+    BloomFilter(client, KEY).add("another one")
+    assert "so it has grown. Set BLOOM_CAPACITY = 201 or more" in shop("doctor", **OURS).out
+
+
+def test_forbidden_commands_are_named(shop: Call, client: Redis, server: Server) -> None:
+    user = ("reset", "on", "nopass", f"~{{{KEY}:*}}:*", "+@all", "-zadd", "-hscan", "-wait")
+    client.execute_command("ACL", "SETUSER", "few", *user)
+    url = server.url.replace("redis://", "redis://few:x@")
+    own = {**OURS, "BLOOM_REDIS_URL": url}
+    try:
+        assert "Use ACL SETUSER to add +hscan +zadd\n" in shop("doctor", **own).out
+        assert "add +hscan +zadd +wait\n" in shop("doctor", **own, BLOOM_WAIT_REPLICAS=1).out
+    finally:
+        client.execute_command("ACL", "DELUSER", "few")
+
+
 def test_a_server_that_is_not_there_or_hides_its_facts(
     shop: Call, client: Redis, server: Server
 ) -> None:
     done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL="redis://127.0.0.1:1")
-    assert [states(done)[name] for name in NAMES[6:]] == ["PROBLEM", *["?"] * 5]
+    assert [states(done)[name] for name in NAMES[6:]] == ["PROBLEM", *["?"] * 7]
     assert "Start it, or correct BLOOM_REDIS_URL" in done.out
     client.execute_command("ACL", "SETUSER", "few", "reset", "on", "nopass", "~*", "+@all", "-info")
     try:
@@ -142,9 +163,9 @@ def test_a_server_that_is_not_there_or_hides_its_facts(
         done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL=url)
     finally:
         client.execute_command("ACL", "DELUSER", "few")
-    assert [states(done)[name] for name in NAMES[6:]] == ["ok", *["?"] * 5]
+    assert [states(done)[name] for name in NAMES[6:]] == ["ok", "?", "PROBLEM", *["?"] * 4, "ok"]
     assert "the server doesn't tell it" in done.out
-    assert done.code == 0
+    assert "Use ACL SETUSER to add +info" in done.out
 
 
 def test_spiders_are_named_where_they_differ_and_outside_of_a_project_is_less(
