@@ -2,7 +2,8 @@
 
 A Bloom filter can't forget one URL, so the command leaves a pending request, like that of a page
 that failed. The spider's running crawl picks it up when it has nothing else to do, or else the next
-run does. Links on the page that are remembered aren't followed again.
+run does. Links on the page that are remembered aren't followed again. A page that failed keeps its
+callback unless you name one, and its attempts are counted anew.
 """
 
 import argparse
@@ -28,11 +29,11 @@ scrapy bloom recrawl https://example.com/p/1 --callback parse_product
 scrapy bloom recrawl --failed --file urls.txt
 # a listing page, to find new links on it
 scrapy bloom recrawl https://example.com/shoes/ --callback parse
-# all pages that the rule matches and the start pages lead to
-scrapy crawl shop -s BLOOM_RECRAWL_RULES='[["/shoes/", "run"]]'"""
+# all pages that a rule matches, and the listing pages that lead to them
+scrapy crawl shop -s BLOOM_RECRAWL_RULES='[["/p/shoe-|/category/", "run"]]'"""
 STATES = {
     Again.READY: "will be crawled",
-    Again.RETRIED: "failed, will be crawled",
+    Again.RETRIED: "will be retried",
     Again.PENDING: "pending already",
 }
 
@@ -70,14 +71,19 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         scanned = stored.scan(spider) if opts.failed else ()
         others = {(block, one.field): "" for block, one in scanned if one.has_failed}
         counts = Counter((verdicts | stored.bloom.run(claims.again(others))).values())
+    callbacks = {Again.READY: opts.callback or "parse", Again.RETRIED: opts.callback}
     rows = [
-        {"state": STATES[verdict], "url": without_credentials(found[place][0])}
+        {
+            "state": STATES[verdict],
+            "callback": callbacks.get(verdict),
+            "url": without_credentials(found[place][0]),
+        }
         for place, verdict in verdicts.items()
     ]
     left = plural(counts[Again.READY] + counts[Again.RETRIED], "URL")
-    text = f"{left} will be crawled by spider {spider!r}, at the end of a run or in the next one"
-    if kept := counts[Again.NONE]:
-        text += f". {plural(kept, 'page')} failed too often to be saved. Give their URLs"
+    text = f"{left} will be crawled by the current or next run of spider {spider!r}"
+    if unsaved := counts[Again.NONE]:
+        text += f". {plural(unsaved, 'request')} couldn't be saved, so their pages yield them again"
     head = {**stored.head, "spider": spider}
     report(opts, head | {one.name.lower(): counts[one] for one in Again}, rows, text)
     return True

@@ -32,8 +32,8 @@ def test_a_remembered_url_is_left_for_a_worker(
     done = shop("recrawl", URL)
     assert (done.code, done.err) == (0, "")
     _, line, summary = done.out.splitlines()
-    assert line.split("  ") == ["will be crawled", URL]
-    assert summary.startswith("1 URL will be crawled by spider 'shop', ")
+    assert line.split() == ["will", "be", "crawled", "parse", URL]
+    assert summary == "1 URL will be crawled by the current or next run of spider 'shop'"
     owner, nonce, time, attempts, request = claims(client)[URL]
     assert (owner, nonce, attempts) == ("-", "recrawl", 0)
     assert time <= int(client.time()[0])
@@ -53,7 +53,7 @@ def test_what_a_worker_has_is_left_to_it(shop: Call, bloom: BloomFilter, client:
     with unchanged(client):
         done = shop("recrawl", URL, "--callback", "parse_item", "--json")
     assert (done.code, done.json["pending"], done.json["ready"]) == (0, 1, 0)
-    assert done.json["rows"] == [{"state": "pending already", "url": URL}]
+    assert done.json["rows"] == [{"state": "pending already", "callback": None, "url": URL}]
 
 
 def test_pages_that_failed_are_ready_now(shop: Call, bloom: BloomFilter, client: Redis) -> None:
@@ -63,7 +63,8 @@ def test_pages_that_failed_are_ready_now(shop: Call, bloom: BloomFilter, client:
     done = shop("recrawl", "--failed", URLS[0], URLS[5], "--json")
     assert [done.json[name] for name in ("retried", "ready", "pending")] == [3, 1, 0]
     states = [row["state"] for row in done.json["rows"]]
-    assert states == ["failed, will be crawled", "will be crawled"]
+    assert states == ["will be retried", "will be crawled"]
+    assert [row["callback"] for row in done.json["rows"]] == [None, "parse"]
     after = claims(client)
     assert after.keys() == {*URLS[:3], URLS[5]}
     now = int(client.time()[0])
@@ -75,7 +76,7 @@ def test_pages_that_failed_are_ready_now(shop: Call, bloom: BloomFilter, client:
     assert claims(client)[URLS[1]][4]["callback"] == "parse_item"
 
 
-def test_pages_whose_requests_are_not_kept_are_told(
+def test_requests_that_could_not_be_saved_are_told_and_are_new_again(
     shop: Call, bloom: BloomFilter, client: Redis
 ) -> None:
     fail(bloom, URLS[:2])
@@ -83,10 +84,9 @@ def test_pages_whose_requests_are_not_kept_are_told(
         for field, value in client.hgetall(key).items():
             client.hset(key, field, value.decode().partition("{")[0])
     done = shop("recrawl", "--failed")
-    assert done.out.endswith(". 2 pages failed too often to be saved. Give their URLs\n")
+    assert done.out.endswith(". 2 requests couldn't be saved, so their pages yield them again\n")
     assert "0 URLs will be crawled" in done.out
-    assert shop("recrawl", URLS[0], "--json").json["retried"] == 1
-    assert URLS[0] in str([client.hvals(key) for key in client.keys("*:claims:*")])
+    assert not client.keys("*:claims:*")
 
 
 @pytest.mark.usefixtures("bloom")

@@ -6,7 +6,7 @@
 -- ARGV[3..] per URL: the field of its claim, and its request; "" for a URL that has to have one
 --
 -- Reply     {"ok", verdicts}  "1" it waits for a worker now, "2" it had failed and does, too, "3" a
---           worker has it, "0" there is no request
+--           worker has it, "0" there is no request, so the page that yields it has to find it new
 local claims, now, replaces, has_new = KEYS[1], call('TIME')[1], ARGV[2] == '1', false
 local verdicts = {}
 for i = 3, #ARGV, 2 do
@@ -20,6 +20,7 @@ for i = 3, #ARGV, 2 do
   end
   if verdict ~= '3' and request == '' then
     verdict = '0'
+    call('HDEL', claims, ARGV[i])
   elseif verdict ~= '3' then
     call('HSET', claims, ARGV[i], table.concat({'-', reason or 'recrawl', now, 0, request}, ' '))
     has_new = true
