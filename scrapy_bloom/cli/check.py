@@ -3,7 +3,8 @@
 A URL is remembered by its generation, so it was crawled at the time that is shown, or later. It's
 remembered until the time at which a run with these settings forgets it, but a window that you have
 just set counts from the next run on. Start pages and, with `BLOOM_ITEMS_ONLY`, pages without an
-item aren't remembered, although every run reads them.
+item aren't remembered, although every run reads them. A page with a key (`meta["bloom_key"]`) isn't
+found by its URL.
 """
 
 import argparse

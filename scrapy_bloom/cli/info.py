@@ -1,10 +1,10 @@
 """``scrapy bloom info``: shows how full filters are, and when they forget.
 
 In a project with several spiders you see the filters of all. The fill is the share of a
-generation's capacity that is used, and a full generation gets another bitmap. A generation
-without a date was made without a window. The error rate is the share of new URLs that you would
-miss now, computed from the number of URLs. `--measure` tests fresh fingerprints instead, for five
-seconds a window.
+generation's capacity that is used, and falls when a full generation gets another bitmap. A
+generation without a date was made without a window. The error rate is the share of new URLs that
+you would miss now, computed from the number of URLs. `--measure` tests fresh fingerprints instead,
+for five seconds a window.
 """
 
 import argparse

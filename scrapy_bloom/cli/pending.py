@@ -1,9 +1,10 @@
 """``scrapy bloom pending``: lists requests that workers have, that wait, or that failed.
 
 A request is pending from the moment that its URL is found until its page is crawled. It is running
-in a process, in a queue, or waiting for a worker of this run or the next one. A page that has
-failed five times has no next try, unless it's linked again or you use `recrawl --failed`. The log
-of the run that failed says more than the reason.
+in a process, in a queue, or waiting for a worker of this run or the next one. A request that JSON
+can't hold is shown as `(not saved)`. A page that has failed five times has no next try, unless it's
+linked again or you use `recrawl --failed`. The log of the run that failed says more than the
+reason.
 """
 
 import argparse

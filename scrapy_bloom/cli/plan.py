@@ -1,7 +1,9 @@
 """``scrapy bloom plan``: estimates the memory of a filter, without a server.
 
-It starts from the settings of the project. The table shows what happens if a generation gets more
-URLs than planned, because a filter that is full grows.
+It starts from the settings of the project, but with `--window` it ignores their
+BLOOM_ROTATE_EVERY. The table shows what happens if a generation gets more URLs than planned,
+because a filter that is full grows. The error rate is that of all generations together, if each has
+as many URLs.
 """
 
 import argparse
@@ -9,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from scrapy.settings import Settings
+from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.schedule import Schedule
@@ -60,7 +62,8 @@ def _parser_of(setting: str) -> Callable[[str], str]:
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Print the memory of a filter."""
     given = {row[0]: value for name, row in SETTINGS.items() if (value := getattr(opts, name))}
-    if "BLOOM_RECRAWL_AFTER" in given:
+    is_typed = settings.getpriority("BLOOM_ROTATE_EVERY") == SETTINGS_PRIORITIES["cmdline"]
+    if "BLOOM_RECRAWL_AFTER" in given and not is_typed:  # the project's may not suit the window
         given["BLOOM_ROTATE_EVERY"] = None
     settings.setdict(given, priority="cmdline")
     # Without a name, the settings of the project count, and not those of its spiders.

@@ -43,6 +43,8 @@ def test_arguments_of_a_plan_replace_the_settings(shop: Call) -> None:
     assert done["bitmaps"] == 6 * done["rows"][1]["memory"]
     assert done["redis"] == round(1.25 * (done["bitmaps"] + done["pending_requests"]))
     assert shop("plan", "--json", **project).json["generations"] == 14
+    typed = shop("plan", *words, "--json", "-s", "BLOOM_ROTATE_EVERY=2 months", **project).json
+    assert typed["generations"] == 3
     text = shop("plan", *words, **project).out
     assert "BLOOM_CAPACITY = 10_000_000, window 6 months, error rate 0.0001, " in text
     assert "A first crawl within 1 month has all its URLs in one generation, so plan for" in text
