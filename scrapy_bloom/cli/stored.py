@@ -45,6 +45,7 @@ class StoredFilter:
         self.bloom, self._schedules = bloom, schedules
         self.views: dict[Place, View] = {}
         self.spiders: list[str] = []
+        self._known: set[str] = set()
 
     @property
     def head(self) -> dict[str, Any]:
@@ -80,10 +81,16 @@ class StoredFilter:
             )
         (first,) = self.bloom.run(_send([session.read_block(0)]))
         self.spiders = sorted(name[2:] for name in first.fields if name.startswith("s:"))
+        noted = {name[2:] for name in first.fields if name.startswith("w:")}
+        self._known = noted | self._schedules.keys()
         session.windows = dict(self._schedules)
         self.views = self.bloom.run(session.read())
         names = (DEFAULT, *self.windows, *self._schedules)
         session.windows = {name: session.schedule(name) for name in names}
+
+    def schedule(self, window: str) -> Schedule | None:
+        """Return the schedule of a window; None if no crawl has noted it, as with the library's."""
+        return self.bloom.session.schedule(window) if window in self._known else None
 
     # -- remembered URLs --
 
@@ -104,7 +111,7 @@ class StoredFilter:
                     self.read()
                     return self.remembered(keys)
                 ring, (layer,) = batch.view.ring, batch.view.tested
-                forgets = ring.forgets(layer, session.schedule(ring.window))
+                forgets = ring.forgets(layer, self.schedule(ring.window))
                 # A layer whose bitmap is lost has no verdicts.
                 for place, verdict in zip(batch.places, reply.verdicts, strict=False):
                     if verdict == Verdict.SEEN:
