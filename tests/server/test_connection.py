@@ -18,7 +18,7 @@ from support.polling import until_it_works
 from support.proxy import Fault, Kind, Proxy
 from support.servers import Server, free_port
 
-from scrapy_bloom.bloom import BloomFilter
+from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connect import connect
 from scrapy_bloom.bloom.errors import NotReadyError, ServerFullError, StorageError, explain
 
@@ -106,6 +106,9 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert away in explanation(f"redis://:{SECRET}@127.0.0.1:{free_port()}/3")
     assert away in explanation(f"unix://{tmp_path}/s?password={SECRET}")
     assert "can't be resolved. Correct its host" in explanation("redis://no-such-host.invalid")
+    awaited = AsyncBloomFilter(f"redis://127.0.0.1:{free_port()}", "k")
+    with pytest.raises(NotReadyError, match=away):
+        asyncio.run(awaited.open())
 
 
 def test_a_server_that_was_there_has_stopped_answering(any_binary: str) -> None:
@@ -151,6 +154,7 @@ def test_what_a_server_refuses(any_binary: str) -> None:
         # Redis 6.2, and OCI Cache with shards.
         (redis.ResponseError("Error compiling script"), StorageError, "is older than Redis 7.0"),
         (redis.ResponseError("unknown command 'EVALSHA'"), StorageError, "forbids Lua scripts"),
+        (redis.ResponseError("unknown command 'SENTINEL'"), StorageError, "isn't a Sentinel"),
         (redis.ResponseError("ERR odd"), StorageError, "answered with an error"),
     ],
 )

@@ -31,6 +31,8 @@ def test_stored_keys_are_those_of_the_design(client: Redis) -> None:
 
 def test_contains_takes_one_or_many_and_records_nothing(client: Redis) -> None:
     bloom = small(client)
+    with pytest.raises(AssertionError, match="Call open"):
+        assert bloom.hashes
     assert "a" not in bloom
     assert bloom.contains(["a", "b"]) == [False, False]
     assert len(bloom) == 0
@@ -49,6 +51,8 @@ def test_items_are_str_or_bytes(client: Redis, item: Any) -> None:
     bloom = small(client)
     with pytest.raises(TypeError, match="str or bytes"):
         bloom.add(item)
+    with pytest.raises(TypeError, match="str or bytes"):
+        assert item in bloom
     for several in (bloom.add_many, bloom.extend, bloom.contains):
         with pytest.raises(TypeError, match="str or bytes"):
             several(["fine", item])
