@@ -340,7 +340,7 @@ def capacity(facts: Facts) -> str:
         raise UnknownError("the server can't be used")
     if not facts.planned:
         return "nothing is crawled yet"
-    text = f"the newest generation has {facts.newest:,} URLs of {facts.planned:,}"
+    text = f"the newest generation has {plural(facts.newest, 'URL')} of {facts.planned:,}"
     if facts.newest > OVERFULL * facts.planned:
         return Problem(f"{text}, so it has grown. Set BLOOM_CAPACITY = {facts.newest:_} or more")
     return text
