@@ -151,6 +151,7 @@ def test_what_a_server_refuses(any_binary: str) -> None:
         (redis.ResponseError("MASTERDOWN Link with MASTER is down"), NotReadyError, "is down"),
         (exceptions.MovedError("1 127.0.0.1:1"), StorageError, "redis+cluster://"),
         (exceptions.ReadOnlyError("no"), NotReadyError, "is a read-only replica. Use its primary"),
+        (exceptions.InvalidResponse("got 'H'"), StorageError, "isn't a Redis server"),
         # Redis 6.2, and OCI Cache with shards.
         (redis.ResponseError("Error compiling script"), StorageError, "is older than Redis 7.0"),
         (redis.ResponseError("unknown command 'EVALSHA'"), StorageError, "forbids Lua scripts"),
