@@ -276,7 +276,7 @@ def test_an_error_of_the_fingerprinter_is_raised_and_logged_once(
 def test_what_is_deleted_in_mid_crawl_is_counted_and_logged(
     make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
-    # So many that each of the 16 blocks has some.
+    # So many that each of the 4 blocks has some.
     requests = [Request(f"{URL}&d={i}") for i in range(800)]
     dupefilter = make()
     assert not any(dupefilter.request_seen(request) for request in requests[:400])
@@ -284,7 +284,7 @@ def test_what_is_deleted_in_mid_crawl_is_counted_and_logged(
         client.delete(key)
     assert not any(dupefilter.request_seen(request) for request in requests[400:])
     assert all(make().request_seen(request) for request in requests[400:])
-    assert stats(dupefilter)["bloom/lost_shards"] == 16
+    assert stats(dupefilter)["bloom/lost_shards"] == 4
     assert caplog.text.count("[bloom-lost-shard]") == 1
 
 

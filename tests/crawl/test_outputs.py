@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from support.counting import assert_ended_well, spider
 from support.odd_site import PLAIN, LabOf, page
 
@@ -71,6 +72,34 @@ def test_a_callback_may_wait_for_what_it_has_yielded(lab_of: LabOf) -> None:
     assert done.hits == Counter(lab.site.pages.keys())
     assert done.stats["test/order"] == ["/first", "second"]
     assert done.stats["test/tasks"] < 40
+    assert_ended_well(done)
+
+
+REWRITING = """
+class Middleware:
+    async def process_spider_output(self, response, result, spider=None):
+        async for output in result:
+            if response.url.endswith("/c"):
+                output = output.replace(url=response.urljoin("/other"))
+            yield output
+
+class RewritingSpider(OddSpider):
+    custom_settings = {"SPIDER_MIDDLEWARES": {Middleware: 1}}
+"""
+
+
+@pytest.mark.parametrize(("code", "is_rewritten"), [(REWRITING, True), (PLAIN, False)])
+def test_only_middlewares_of_the_project_get_known_duplicates(
+    lab_of: LabOf, code: str, is_rewritten: bool
+) -> None:
+    """They may make other requests of them. The first one is logged with its referer."""
+    lab = lab_of({"/": page("/known", "/a"), "/known": page(), "/a": page("/known", "/c")})
+    lab.site.pages |= {"/c": page("/known"), "/other": page()}
+    done = lab.crawl(code, CONCURRENT_REQUESTS=1, LOG_LEVEL="DEBUG")
+    assert done.hits == Counter(lab.site.pages.keys() - (set() if is_rewritten else {"/other"}))
+    assert done.stats["bloom/duplicates"] == done.stats["dupefilter/filtered"] == 2 - is_rewritten
+    assert f"/known> (referer: {lab.site.url}/a)" in done.log
+    assert done.stats["request_depth_max"] == 2 + is_rewritten  # a middleware counts it
     assert_ended_well(done)
 
 

@@ -57,6 +57,16 @@ def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int, tested: int) -
     assert planned.blocks * planned.block_capacity >= n
 
 
+@given(st.integers(1, 10**9), st.floats(1e-9, 0.5))
+def test_the_fewest_seeds_that_waste_little_are_taken(n: int, p: float) -> None:
+    """Here within 2% of the best number of seeds, which is one of all."""
+    taken = plan(n, p, blocks=1 if n < 10**6 else 1000).num_hashes
+    best = min(range(1, 65), key=lambda k: required_bits(n, p / 2, k))
+    most = 1.02 * required_bits(n, p / 2, best)
+    assert required_bits(n, p / 2, taken) <= most
+    assert taken == 1 or required_bits(n, p / 2, taken - 1) > most
+
+
 def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
     bits, counters = (
         default_blocks(10**8, 1e-5, 17, counting=counting) for counting in (False, True)
@@ -64,7 +74,7 @@ def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
     assert counters == 4 * bits
     assert layer_bytes(plan(10**8, 1e-5, counting=True).num_bits) <= COMFORTABLE_LAYER_BYTES
     assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
-    assert default_blocks(1_000_000, 1e-5, 17) == 16
+    assert default_blocks(1_000_000, 1e-5, 17) == 4
     match = r"in 1 shards needs bitmaps of 1,\d\d\d MiB.*512 MiB. Set more `blocks`"
     with pytest.raises(ConfigurationError, match=match):
         plan(10**8, 1e-5, blocks=1, counting=True)

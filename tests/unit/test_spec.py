@@ -27,7 +27,7 @@ FIELDS = json.loads(STORED.dump())
 
 def test_a_new_filter_is_what_was_asked_for() -> None:
     usual = Options().create(NEVER)
-    assert (usual.blocks, usual.ring, usual.counting) == (16, "write-newest", False)
+    assert (usual.blocks, usual.ring, usual.counting) == (4, "write-newest", False)
     assert (usual.capacity, usual.error_rate) == (1_000_000, 1e-5)
     assert usual.seeds != Options().create(NEVER).seeds
     assert usual.id != Options().create(NEVER).id
