@@ -120,12 +120,12 @@ class StoredFilter:
 
     def _batches(self, keys: Sequence[Key]) -> Iterator[Batch]:
         """Yield the URLs to be looked up in each layer, the most recent layers first."""
-        hashed = [self.spec.hasher.hashes(item) for _, item in keys]
+        blocks = [self.spec.hasher.block(item) for _, item in keys]
         for (window, block), view in self.views.items():
-            places = [p for p, key in enumerate(keys) if (key[0], hashed[p][0]) == (window, block)]
+            places = [p for p, key in enumerate(keys) if (key[0], blocks[p]) == (window, block)]
             for layer in view.tested if places else ():
                 own = View(view.ring, (), (layer,), 0)
-                yield Batch(own, places, [hashed[place][1] for place in places])
+                yield Batch(own, places, [keys[place][1] for place in places])
 
     # -- pending requests --
 

@@ -9,7 +9,6 @@ from support.clock import MovedServer
 from support.filters import rings
 
 from scrapy_bloom import BloomFilter, ConfigurationError
-from scrapy_bloom.bloom.model.hashing import offsets
 
 pytestmark = pytest.mark.each_server(others="slow")
 
@@ -27,7 +26,7 @@ def connect(client: Redis, **options: Any) -> BloomFilter:
 def places(bloom: BloomFilter, item: str) -> list[int]:
     """Return where the counters of an item are in the first layer."""
     layer = bloom.session.views["default", 0].ring.layers[0]
-    return offsets(bloom.open().hasher.hashes(item.encode())[1], layer.bits)
+    return bloom.open().hasher.offsets(item.encode(), layer.bits)
 
 
 def counters(client: Redis) -> list[int]:

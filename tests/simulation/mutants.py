@@ -125,11 +125,11 @@ bloom/protocol/claims.py
 
 scheduled: a command is repeated after its reply was lost
 bloom/client/transport.py
-- raw = await _in_time(self._exchange(calls, words), timeout)
+- raw = await _in_time(self._exchange(calls), timeout)
 + try:
-+     raw = await _in_time(self._exchange(calls, words), timeout)
++     raw = await _in_time(self._exchange(calls), timeout)
 + except FAILURES:
-+     raw = await _in_time(self._exchange(calls, words), timeout)
++     raw = await _in_time(self._exchange(calls), timeout)
 
 items: a failed page of the window run is not retried
 crawl/pages.py

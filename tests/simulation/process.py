@@ -219,6 +219,10 @@ class _AsyncClient(redis.asyncio.Redis):
         """There is nothing to close."""
 
 
+def _commands(calls: Any, by_text: bool) -> list[Any]:
+    return [one.by_text if by_text else one.command for one in calls]
+
+
 def _exchange(client: _Client, commands: Any) -> list[Any]:
     """Return the replies to commands."""
     try:
@@ -339,14 +343,17 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
 
     really = Transport._exchange
 
-    def exchange(one: Transport, calls: Any, commands: Any, deadline: float) -> list[Any]:
-        is_oracle = not isinstance(one.client, _Client)
-        return (
-            really(one, calls, commands, deadline) if is_oracle else _exchange(one.client, commands)
-        )
+    def exchange(
+        one: Transport, calls: Any, deadline: float, *, by_text: bool = False
+    ) -> list[Any]:
+        if not isinstance(one.client, _Client):  # the oracle's
+            return really(one, calls, deadline, by_text=by_text)
+        return _exchange(one.client, _commands(calls, by_text))
 
-    async def exchange_async(one: AsyncTransport, _: Any, commands: Any) -> list[Any]:
-        return await _exchange_async(one.client, commands)
+    async def exchange_async(
+        one: AsyncTransport, calls: Any, *, by_text: bool = False
+    ) -> list[Any]:
+        return await _exchange_async(one.client, _commands(calls, by_text))
 
     async def in_thread(blocking: Any, *args: Any) -> Any:
         return blocking(*args)

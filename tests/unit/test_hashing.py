@@ -9,7 +9,6 @@ from scrapy_bloom.bloom.model.hashing import (
     Hasher,
     draw_seeds,
     field_of,
-    offsets,
     to_bytes,
 )
 
@@ -27,8 +26,7 @@ def test_golden_vectors() -> None:
         bytes(20): (15, [600428, 497849, 127474]),
     }
     for item, expected in golden.items():
-        block, hashes = hasher.hashes(item)
-        assert (block, offsets(hashes, 1_000_003)) == expected
+        assert (hasher.block(item), hasher.offsets(item, 1_000_003)) == expected
 
 
 def test_blocks_and_offsets_are_uniform_and_independent() -> None:
@@ -39,15 +37,15 @@ def test_blocks_and_offsets_are_uniform_and_independent() -> None:
     the same number.
     """
     hasher = Hasher((0, 1, 5, 7, 11, 13, 61, MAX_SEED), 16)
-    places = [hasher.hashes(url) for url in URLS]
-    assert chi_square([block for block, _ in places], 16) > ALPHA
+    blocks = [hasher.block(url) for url in URLS]
+    assert chi_square(blocks, 16) > ALPHA
     num_bits = 1_437_759
-    by_url = [offsets(hashes, num_bits) for _, hashes in places]
+    by_url = [hasher.offsets(url, num_bits) for url in URLS]
     for of_seed in zip(*by_url, strict=True):
         assert chi_square([offset * 100 // num_bits for offset in of_seed], 100) > ALPHA
     tables = [[[0] * 16 for _ in range(16)] for _ in range(8)]
-    for block, hashes in places:
-        for table, offset in zip(tables, offsets(hashes, 1 << 20), strict=True):
+    for block, url in zip(blocks, URLS, strict=True):
+        for table, offset in zip(tables, hasher.offsets(url, 1 << 20), strict=True):
             table[block][offset % 16] += 1
     for table in tables:
         assert stats.chi2_contingency(table).pvalue > ALPHA
