@@ -88,11 +88,12 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
         b"ee": f'w1 n 1 1 {{"url":"https://user:{SECRET}@x/"}}'.encode(),
         b"ff": b"\xff no claim",
         b"0f": b"w1 n 1 1 ",
+        b"1f": b'w1 n 1 1 {"url":"http://' + b"x" * 70_000 + b'"}',
     }
     client.hset(Keys(KEY).claims("shop", 2), mapping=absurd)  # type: ignore[arg-type]
     done, text = shop("pending", "--json"), shop("pending").out
-    assert done.json["pending"] == 6
-    assert [row["url"] for row in done.json["rows"]].count("(not saved)") == 3
+    assert done.json["pending"] == 7
+    assert [row["url"] for row in done.json["rows"]].count("(not saved)") == 4
     assert "9999-12-31 23:59" in text
     assert "https://***@x/" in text
     for hidden in (SECRET, "\x1b", "\u202e"):
