@@ -2,11 +2,13 @@
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from redis import Redis
-from support.filters import KEY, URLS, at_round, fields, rings, small
+from support.filters import KEY, URLS, at_round, fields, rings
+from support.filters import small as small_filter
 from support.outages import full, replica
 from support.servers import Server
 
@@ -14,6 +16,7 @@ from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.bloom.errors import ServerFullError
 
 pytestmark = pytest.mark.each_server
+small = partial(small_filter, blocks=16)
 RING = "{shop:bloom:%d}:ring"
 
 
