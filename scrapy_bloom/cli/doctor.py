@@ -290,7 +290,7 @@ def permissions(facts: Facts) -> str:
     if facts.forbidden:
         names = " ".join(f"+{name}" for name in facts.forbidden)
         return Problem(f"the server forbids commands to this user. Use ACL SETUSER to add {names}")
-    return "all commands"
+    return "all commands that it needs"
 
 
 def persistence(facts: Facts) -> str:

@@ -30,7 +30,7 @@ def test_a_plan_is_what_the_filter_takes(shop: Call, client: Redis) -> None:
         assert row["error_rate"] <= 1e-3
     assert [row["urls"] for row in plan["rows"]] == [1_000, 2_000, 4_000, 6_000, 10_000, 20_000]
     assert plan["rows"][0]["error_rate"] < plan["rows"][1]["error_rate"]
-    assert (plan["hash_functions"], plan["shards"]) == (bloom.hashes, 16)
+    assert (plan["hash_functions"], plan["shards"]) == (bloom.hashes, 4)
 
 
 def test_arguments_of_a_plan_replace_the_settings(shop: Call) -> None:
