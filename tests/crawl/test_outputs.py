@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from support.counting import assert_ended_well, spider
+from support.counting import COUNTING, assert_ended_well, spider
 from support.odd_site import PLAIN, LabOf, page
 
 MANY = """
@@ -88,18 +88,27 @@ class RewritingSpider(OddSpider):
 """
 
 
-@pytest.mark.parametrize(("code", "is_rewritten"), [(REWRITING, True), (PLAIN, False)])
-def test_only_middlewares_of_the_project_get_known_duplicates(
-    lab_of: LabOf, code: str, is_rewritten: bool
-) -> None:
-    """They may make other requests of them. The first one is logged with its referer."""
+LOGGING = """
+from scrapy_bloom import BloomDupeFilter
+log = BloomDupeFilter.log
+BloomDupeFilter.log = lambda *args: log(*args)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [(REWRITING, 0), (COUNTING, 0), (LOGGING + PLAIN, 0), (PLAIN, 9), (PLAIN, 0)],
+)
+def test_only_what_sees_known_duplicates_gets_them(lab_of: LabOf, code: str, limit: int) -> None:
+    """A middleware may make other requests of them. The first one is logged with its referer."""
     lab = lab_of({"/": page("/known", "/a"), "/known": page(), "/a": page("/known", "/c")})
     lab.site.pages |= {"/c": page("/known"), "/other": page()}
-    done = lab.crawl(code, CONCURRENT_REQUESTS=1, LOG_LEVEL="DEBUG")
+    is_rewritten, is_seen = code is REWRITING, bool(limit) or code is not PLAIN
+    done = lab.crawl(code, CONCURRENT_REQUESTS=1, LOG_LEVEL="DEBUG", DEPTH_LIMIT=limit)
     assert done.hits == Counter(lab.site.pages.keys() - (set() if is_rewritten else {"/other"}))
     assert done.stats["bloom/duplicates"] == done.stats["dupefilter/filtered"] == 2 - is_rewritten
     assert f"/known> (referer: {lab.site.url}/a)" in done.log
-    assert done.stats["request_depth_max"] == 2 + is_rewritten  # a middleware counts it
+    assert done.stats["request_depth_max"] == 2 + is_seen  # a middleware counts it
     assert_ended_well(done)
 
 
