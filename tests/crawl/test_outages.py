@@ -87,19 +87,26 @@ async def test_trouble_of_the_server_costs_one_time_out_and_is_made_up_for(
         assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("trouble", ["", "it loads its data at first", "it hides its id"])
+@pytest.mark.parametrize(
+    "trouble", ["", "it loads its data at first", "it hides its id", "it has bitmaps without bits"]
+)
 @in_loop
 async def test_a_server_that_was_restarted_empty_knows_nothing(
-    trouble: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    trouble: str, lasting_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else links that only the cache knows would be dropped, though their claims are lost."""
-    async with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
+    async with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
         bloom, opened = worker.server.bloom, worker.server.bloom.session.open
         if "hides" in trouble:
             worker.server.id = ""
             monkeypatch.setattr(bloom.transport, "server_id", str)
         assert not any(worker.sees(number) for number in range(5))
-        with killed(own_server):
+        with lasting_server.client() as client:
+            if "bitmaps" not in trouble:
+                client.flushall()
+            for bitmap in client.scan_iter("*.0"):
+                client.setrange(bitmap, 0, bytes(client.strlen(bitmap)))
+        with killed(lasting_server):
             assert all(worker.sees(number) for number in range(5))
             assert not worker.sees(5)
             if "loads" in trouble:
