@@ -16,8 +16,10 @@ from scrapy.utils.test import get_crawler
 from scrapy_redis_bloomfilter.bloomfilter import BloomFilter as TheirFilter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.servers import SERVERS
-from support.servers import Server as Server  # noqa: PLC0414 - for the others
+from support.clock import MovedServer as MovedServer  # noqa: PLC0414 - for the others
+from support.clock import why_not as why_not  # noqa: PLC0414
+from support.servers import SERVERS as SERVERS  # noqa: PLC0414
+from support.servers import Server as Server  # noqa: PLC0414
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.spec import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
