@@ -61,7 +61,7 @@ def run_throughput(size: Size) -> Found:
                     new[name][batch].append(count / taken)
                     if batch == USUAL_BATCH:
                         server_time[name].append(server_microseconds(client) / count)
-                    seen[name][batch].append(count / sum(_timed(ask, one) for one in batches))
+                    seen[name][batch].append(count / sum(timed(ask, one) for one in batches))
     return Found(
         [
             *_rate_rows("New URLs a second", new),
@@ -81,11 +81,12 @@ def _ask_new(
     taken = 0.0
     while taken < seconds:
         batches.append(items(first + len(batches) * batch, batch))
-        taken += _timed(ask, batches[-1])
+        taken += timed(ask, batches[-1])
     return batches, taken
 
 
-def _timed(call: Callable[[Any], Any], argument: Any) -> float:
+def timed(call: Callable[[Any], Any], argument: Any) -> float:
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     call(argument)
     return time.perf_counter() - start
@@ -141,7 +142,7 @@ def run_single(size: Size) -> Found:
         calls |= {name: one.request_seen for name, one in filters.items()}
         for number in range(size.of(SINGLE)):
             for name, call in calls.items():
-                taken[name].append(_timed(call, Request(f"https://example.com/product/{number}")))
+                taken[name].append(timed(call, Request(f"https://example.com/product/{number}")))
     micros = {name: median(some) * 1e6 for name, some in taken.items()}
     pings = {name: ratio(some, taken["PING"]) for name, some in taken.items()}
     others = ", ".join(f"{pings[name]:.1f} ({micros[name]:.0f} µs) {name}" for name in (SET, BITS))

@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from benchmarks.contestants import SERVERS, MovedServer, items, server_name, started, why_not
+from benchmarks.library import timed
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.rings import parts
 from scrapy_bloom.bloom.protocol.scripts import load
@@ -28,6 +29,8 @@ PROCESSES, BATCH, TASK = 3, 8_192, 500_000
 LINKS, PAGES, MARKS = 30, 300, (0.01, 0.1, 0.25, 0.5, 0.75, 0.99, 1.0)
 #: Items that are looked up at the end: of those that were added, and others.
 SAMPLE, OTHERS = 1_000_000, 5_000_000
+#: URLs with which the first mark of the smaller filter has a page.
+FEWEST = 100_000
 #: The first item that is never added.
 NEVER = 1 << 40
 #: Days of a rotation interval, and how often the filter rotates.
@@ -35,7 +38,7 @@ DAYS, ROTATIONS, DAY = 30, 4, 86_400
 
 
 def fill(planned: int, count: int) -> None:
-    """Add so many URLs, and print at each mark what they take."""
+    """Add URLs, and print their costs at each mark."""
     with (
         started(for_crawls=True) as server,
         server.client() as client,
@@ -82,7 +85,7 @@ def time_pages(
 ) -> None:
     """Time calls with the links of pages, whose first items are given."""
     used = watch(client)
-    taken = [timed(ask, items(first, LINKS)) for first in firsts]
+    taken = [1e3 * timed(ask, items(first, LINKS)) for first in firsts]
     print(
         f"  {LINKS} {name} links: {(cpu(client) - used) / len(firsts):.0f} us of the server, "
         f"{median(taken):.2f} ms, at most {max(taken):.1f} ms, {slowest(client)}"
@@ -120,7 +123,7 @@ def rotate(count: int) -> None:
             server.move(days * DAY)
             used, taken = [watch(client)], []
             for asked in (many[:LINKS], many, many):
-                taken.append(timed(bloom.contains, asked))
+                taken.append(1e3 * timed(bloom.contains, asked))
                 used.append(cpu(client))
             opening = (used[2] - used[0] - (used[3] - used[2])) / 1e3
             print(
@@ -144,13 +147,6 @@ def changes(client: Any) -> str:
     slow = client.slowlog_get(1_000)
     taken = [one["duration"] / 1e3 for one in slow if sha in one["command"]] or [0.0]
     return f"{len(taken)} commands of {median(taken):.1f} ms, at most {max(taken):.1f} ms"
-
-
-def timed(call: Callable[[list[bytes]], Any], many: list[bytes]) -> float:
-    """Return the milliseconds that a call takes."""
-    began = time.perf_counter()
-    call(many)
-    return (time.perf_counter() - began) * 1e3
 
 
 def memory(client: Any) -> int:
@@ -183,6 +179,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--urls", type=int, default=100_000_000)
     count = parser.parse_args().urls
+    if count < FEWEST:
+        parser.error(
+            f"--urls is {count:,}, but each mark needs pages to time. Give {FEWEST:,} or more"
+        )
     rotate(count)
     fill(count // 100, count // 10)
     fill(count, count)
