@@ -1,11 +1,9 @@
 """Shares the work, because a busy worker gives queued requests to idle ones of the same spider.
 
-It takes them out of its own queue, makes their claims the group's, and lists them in a share for
-each idle worker, which makes the claims its own and puts the requests into its queue. A share that
-is lost with its worker is found by the scan that each worker begins before it ends.
+It makes their claims the group's, and lists them in a share for each idle worker, which makes the
+claims its own and puts the requests into its queue. The giver drops its own when its queue hands
+them out. A share that is lost with its worker is found by the last scan of each other worker.
 """
-
-from scrapy import Request
 
 from scrapy_bloom.bloom.protocol.claims import StoredClaim
 from scrapy_bloom.bloom.protocol.session import Key
@@ -35,26 +33,22 @@ class Sharing:
 
     async def give(self, idle: int) -> None:
         """Give requests to so many idle workers, if they have received the last ones."""
-        spare = min(self._engine.spare(), MAX_GIVEN)
-        if not idle or not spare:
+        queued = len(self._pages.queue)
+        spare = (queued + 1) // 2 if queued > self._engine.downloads_at_a_time else 0
+        if not idle or not spare or self._engine.is_closing:
             return
         if await self._server.run(self._claims.count_shares(self._me.group)):
             return
-        given, kept = dict[Key, Request](), list[Request]()
-        for request in self._engine.take_out(spare):
-            key = self._pages.claim_to_give(request)
-            if key is None or key in given:
-                kept.append(request)
-            else:
-                given[key] = request
-        freed = set[Key]()
+        given, freed = self._pages.give(min(spare, MAX_GIVEN)), set[Key]()
+        if not given:
+            return
         try:  # a claim that is not written yet, or that the server has lost, stays here
             give = self._claims.give([*given], self._me.id, self._me.group, idle)
             freed = await self._server.run(give)
         finally:
-            kept += [request for key, request in given.items() if key not in freed]
-            for request in reversed(kept):
-                self._pages.put_back(request, self._engine.put_back)
+            for key, request in given.items():
+                if key not in freed:
+                    self._pages.take_back(key, request, self._engine.enqueue)
             self._engine.look()
         for key in freed:  # it may be new again
             self._local.forget(key)

@@ -12,7 +12,7 @@ local verdicts = {}
 for i = 3, #ARGV, 2 do
   local claim, request, verdict = call('HGET', claims, ARGV[i]), ARGV[i + 1], '1'
   local owner, reason, stored = string.match(claim or '', '^(%S+) (%S+) %d+ %d+ (.*)$')
-  if owner and owner ~= '-' then
+  if owner and string.sub(owner, 1, 1) ~= '-' then
     verdict = '3'
   elseif owner then
     verdict = '2'
@@ -22,7 +22,7 @@ for i = 3, #ARGV, 2 do
     verdict = '0'
     call('HDEL', claims, ARGV[i])
   elseif verdict ~= '3' then
-    call('HSET', claims, ARGV[i], table.concat({'-', reason or 'recrawl', now, 0, request}, ' '))
+    call('HSET', claims, ARGV[i], table.concat({owner or '-', reason or 'recrawl', now, 0, request}, ' '))
     has_new = true
   end
   verdicts[#verdicts + 1] = verdict

@@ -1,0 +1,265 @@
+"""Ends pages: settles their claims, once everything that they led to is safe (see ``rule.py``).
+
+A page waits for everything that can't be stored. A request that JSON can't hold exists in this
+process only, so the page that yielded it is settled after it, and fails with it. So is a page whose
+items are not stored yet, or whose redirect leads to a page that is in progress.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scrapy_bloom.bloom.protocol.claims import DROPPED
+from scrapy_bloom.bloom.protocol.session import Key
+from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.rule import Effect, Known, effect
+from scrapy_bloom.crawl.writer import Op, OpKind
+from scrapy_bloom.rules import RUN
+
+#: Claims of requests that are not looked up are named so, and never recorded.
+ONCE = b"once:"
+#: Pages that wait for something, at most: 50 MB. Beyond it, the oldest are left to the next run.
+MAX_WAITING = 100_000
+#: Pages that wait for each other in a chain, in which a circle is looked for.
+MAX_CHAIN = 64
+_UNPRINTABLE = re.compile("[^!-~]+")
+_STATS = {
+    OpKind.CONFIRM: "crawled",
+    OpKind.RELEASE: "dropped",
+    OpKind.LEAVE: "dropped",
+    OpKind.FAIL: "failed",
+    OpKind.STOP: "repeated",
+}
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Page:
+    """A request that has left the scheduler and is not settled yet.
+
+    Args:
+        claims: are settled with it; claim -> its request as it's stored, "" if it isn't.
+        epoch: of the server, in which its callback began to yield.
+        error: why links or items of it may be lost.
+        times: how often it has to finish: its callback may have yielded the request again.
+        waits: requests that cannot be stored, feeds and pipelines that it is settled after.
+        outcome: how it is settled; None until its callback is done.
+        target: where its request has led, if that isn't new.
+        has_item: whether it has yielded an item, or counts as if it had.
+        is_left: whether its claims stay, for the next run.
+        is_picked_up: whether another run, or another attempt, has left it.
+    """
+
+    claims: dict[Key, str]
+    epoch: int = 0
+    error: str = ""
+    times: int = 1
+    waits: int = 0
+    outcome: OpKind | None = None
+    target: Key | None = None
+    has_item: bool = False
+    is_left: bool = False
+    is_picked_up: bool = False
+
+    def fail(self, error: str) -> None:
+        """Note why it isn't crawled; the first reason counts."""
+        self.error = self.error or error
+        if self.outcome is OpKind.CONFIRM:
+            self.outcome = OpKind.FAIL
+
+
+class Endings:
+    """Decides when and how pages end.
+
+    Args:
+        context: the objects that all parts use.
+        put: queues an op.
+
+    Attributes:
+        here: claims in progress in this process whose requests aren't stored, each with the pages
+            that wait for it.
+    """
+
+    def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
+        self._local, self._report, self._put = context.local, context.report, put
+        self._only_items = context.settings.items_only
+        self._has_own_queue = context.me.queue == "-"
+        self.here: dict[Key, list[Page]] = {}
+        #: Claim of a request that ends together with others -> the page that stands for them.
+        self._joint: dict[Key, Page] = {}
+        #: Pages that are crawled, and wait for something, in the order in which they began to.
+        self._incomplete: dict[Page, None] = {}
+
+    # -- the rule --
+
+    def led_to(self, page: Page, key: Key, known: Known, request: str | None) -> None:
+        """Note that a page has led to a URL that isn't new.
+
+        Args:
+            page: the page.
+            key: of the URL.
+            known: about the URL.
+            request: for it, as it's stored; "" if it can't be, None if the page's own led there.
+        """
+        has_request = bool(request) and key[0] != RUN
+        found = effect(known, is_redirect=request is None, has_request=has_request)
+        if found is Effect.STORE and request:
+            self.store(key, request)
+        elif found is Effect.WAIT:
+            self.wait(page, key)
+        elif found is Effect.LEAVE:
+            page.is_left = True
+        elif found is Effect.FAIL:
+            page.fail("the-redirect-leads-to-a-failed-page")
+        elif found is Effect.DROP:
+            page.outcome = OpKind.RELEASE
+
+    def store(self, key: Key, request: str) -> None:
+        """Give a claim its request: nobody has to wait for it any more."""
+        self._put(Op.claim(key, request))
+        self._local.see(key, is_own=True)
+        for page in self.here.pop(key, ()):
+            self.arrived(page)
+
+    def wait(self, page: Page, key: Key) -> None:
+        """Let a page wait for a claim, unless that waits for the page: both end then."""
+        if key not in page.claims and not self._waits_for(key, page):
+            self.here[key].append(page)
+            page.waits += 1
+
+    def _waits_for(self, key: Key, page: Page) -> bool:
+        """Whether the page of a claim waits for a page, by way of others."""
+        chain = [page]
+        for one in chain:
+            for waiting in (next_ for claim in one.claims for next_ in self.here.get(claim, ())):
+                if key in waiting.claims:
+                    return True
+                if len(chain) < MAX_CHAIN and waiting not in chain:
+                    chain.append(waiting)
+        return False
+
+    def join(self, key: Key, joint: Page) -> None:
+        """Let a claim end together with others: their requests share an object."""
+        self._joint[key] = joint
+        joint.waits += 1
+
+    # -- what pages wait for --
+
+    def arrived(self, page: Page, error: str = "") -> None:
+        """Let a page wait for one thing less, which may have failed."""
+        page.waits -= 1
+        if error:
+            page.fail(error)
+        self.finish(page)
+
+    def finish(self, page: Page) -> None:
+        """Settle a page, unless its callback isn't done, or it waits for something."""
+        if page.outcome is None:
+            return
+        if page.is_left:
+            self._incomplete.pop(page, None)
+        elif page.waits:
+            self._incomplete[page] = None
+            if len(self._incomplete) > MAX_WAITING:
+                self._leave(next(iter(self._incomplete)))
+        else:
+            self.settle(page)
+
+    def _leave(self, page: Page) -> None:
+        """Wait for a page no longer: its claims stay, and the next run crawls it again."""
+        del self._incomplete[page]
+        page.outcome, page.claims = None, {}
+        self._report.count("undelivered")
+        self._report.warn_once(
+            "too-many-waiting",
+            f"{MAX_WAITING:,} pages wait for items or requests, so the next run crawls the oldest "
+            "ones again. Set FEED_EXPORT_BATCH_ITEM_COUNT to store items sooner",
+        )
+
+    def close(self) -> None:
+        """Count pages that still wait: their claims stay, and the next run crawls them again."""
+        for page in [page for page in self._incomplete if page.outcome is OpKind.FAIL]:
+            self.settle(page)
+        if left := len(self._incomplete):
+            self._report.count("undelivered", count=left)
+            message = f"{left:,} pages still wait for items to be stored or requests to be "
+            message += "crawled, so the next run crawls these pages again"
+            self._report.warn_once("undelivered", message)
+
+    # -- settling --
+
+    def settle(self, page: Page) -> None:
+        """End a page's claims, then those of pages that waited for these only."""
+        ending = [page]
+        while ending:
+            page = ending.pop()
+            kind, page.outcome = page.outcome, None
+            self._incomplete.pop(page, None)
+            if kind is None:
+                continue
+            joint = next((self._joint.pop(key) for key in page.claims if key in self._joint), None)
+            if joint is None:
+                waiting = self._end_claims(page, kind)
+            else:
+                waiting = [joint]
+                joint.waits -= 1
+                if kind is OpKind.RELEASE:
+                    waiting += self._end_claims(page, kind)
+                else:
+                    _merge(page, kind, joint)
+            ending += [one for one in waiting if one.outcome and not one.waits and not one.is_left]
+
+    def _end_claims(self, page: Page, kind: OpKind) -> list[Page]:
+        """End a page's claims; return the pages that have waited for them."""
+        found = []
+        for key in [*page.claims]:
+            waiting = self.here.pop(key, [])
+            has_failed = kind in (OpKind.FAIL, OpKind.STOP)
+            if waiting and has_failed and not page.claims[key] and self._has_own_queue:
+                # They fail together: a kill in between would hide it from the page's retry.
+                waiting[0].claims[key] = ""
+            else:
+                self._end(key, kind, page)
+            for one in waiting:
+                one.waits -= 1
+                if has_failed:  # only its page can yield the request again
+                    one.fail("a-request-failed")
+                elif kind is OpKind.RELEASE and one.target == key:
+                    one.outcome = kind
+            found += waiting
+        return found
+
+    def _end(self, key: Key, kind: OpKind, page: Page) -> None:
+        window, item = key
+        is_once = item.startswith(ONCE)
+        if kind is OpKind.RELEASE and page.is_picked_up:
+            kind = OpKind.LEAVE  # a run with other settings may crawl it
+        self._report.count(_STATS[kind], window)
+        if kind is OpKind.CONFIRM and self._only_items and not (page.has_item or is_once):
+            self._report.count("without_item", window)
+            self._local.taken[item] = Known.RECORDED
+            kind = OpKind.RELEASE
+        elif kind is OpKind.CONFIRM and is_once:
+            kind = OpKind.RELEASE
+        elif kind in (OpKind.RELEASE, OpKind.LEAVE) and not is_once:
+            self._local.taken[item] = Known.DROPPED
+        if kind is OpKind.CONFIRM:
+            self._local.see(key, is_own=True)
+        else:
+            self._local.forget(key)
+        if window == RUN:  # the server knows nothing of it
+            if kind in (OpKind.FAIL, OpKind.STOP):
+                self._local.taken.pop(item, None)
+            return
+        if kind is OpKind.FAIL and not self._has_own_queue and not any(page.claims.values()):
+            kind = OpKind.RELEASE  # the page that yields it again may be another worker's
+        reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]
+        self._put(Op(kind, key, reason, page.claims[key], page.epoch))
+
+
+def _merge(page: Page, kind: OpKind, joint: Page) -> None:
+    """Let the page that stands for several ones end the claims of one of them, too."""
+    joint.claims |= page.claims
+    joint.epoch = min(joint.epoch, page.epoch)
+    joint.has_item |= page.has_item
+    if kind is not OpKind.CONFIRM:
+        joint.fail(page.error)

@@ -1,0 +1,244 @@
+"""Frees the claims that nobody will settle, and picks them up, so that no crash loses a page.
+
+A claim that is free belongs to any link that leads to it, or else to a run with the same arguments.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from math import inf
+from secrets import token_hex
+
+from scrapy import Request
+
+from scrapy_bloom.bloom.model.hashing import field_of
+from scrapy_bloom.bloom.protocol.claims import DROPPED, StoredClaim
+from scrapy_bloom.bloom.protocol.rings import DEFAULT, parts
+from scrapy_bloom.bloom.protocol.session import Key
+from scrapy_bloom.crawl import request_codec
+from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.endings import ONCE
+from scrapy_bloom.crawl.pages import Pages
+from scrapy_bloom.crawl.roster import Roster
+from scrapy_bloom.crawl.writer import Op, Writer
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which requests that an empty queue should have count as lost.
+ORPHANED_SECONDS = 5
+#: Seconds between scans for URLs that failed and are due, at least.
+DUE_SECONDS = 60
+#: Seconds for which users can list and retry a page that has failed too often.
+GIVEN_UP_SECONDS = 30 * 86_400
+#: Blocks that are scanned together.
+MAX_SCANNED = 64
+#: Pages that a run crawls before it picks anything up, if it isn't idle; and those of its own that
+#: it crawls between two turns, and picks up in one.
+OWN_PAGES, TURN = 300, 32
+
+
+class Leftovers:
+    """The requests that wait for a run.
+
+    Args:
+        context: the objects that all parts use.
+        roster: knows who lives.
+        writer: writes what is claimed anew.
+        pages: puts requests back.
+
+    Attributes:
+        is_next: whether the run has done what it does by itself.
+        next_due: when a URL that failed is due.
+        may_have_more: whether claims may turn out to be free soon.
+    """
+
+    def __init__(self, context: Context, roster: Roster, writer: Writer, pages: Pages) -> None:
+        self._context, self._roster, self._writer, self._pages = context, roster, writer, pages
+        self.is_next, self.next_due, self.may_have_more = False, inf, False
+        #: How many claims wait for a run like this one, and those that are being picked up.
+        self._waiting = 0
+        self._left: AsyncIterator[tuple[int, list[StoredClaim]]] | None = None
+        #: From how many pages on a busy run picks up, and the fields that it has picked up.
+        self._turn_at, self._tried = OWN_PAGES, set[str]()
+        #: Nonces of calls that may have taken claims over, without a reply.
+        self._lost: set[str] = set()
+
+    # -- claims that nobody will settle --
+
+    async def free(self, idle_since: int = 0) -> Counter[str]:
+        """Free all claims that nobody will settle.
+
+        All of them, before the first is picked up: a page must not meet claims of its own requests.
+
+        Args:
+            idle_since: since when the crawl is idle, on the server's clock; 0 if it isn't.
+
+        Returns:
+            How many requests wait for runs with other arguments, by these.
+        """
+        self.next_due, self.may_have_more = inf, False
+        waiting, mine = Counter[str](), self._context.me.arguments
+        claims, server = self._context.claims, self._context.server
+        async for block, found in self._scan():
+            free = [one for one in found if self._is_free(one, idle_since)]
+            if free and (ended := await server.run(claims.leave(block, free))):
+                self._context.report.count("discarded", count=ended)
+            due = [one for one in found if one.waits and self._is_due(one)]
+            if useless := [one.field for one in due if not one.length or one.is_given_up]:
+                await server.run(claims.drop(block, useless))
+                self._context.report.count("discarded", count=len(useless))
+            waiting.update(
+                mine if one.arguments is None else one.arguments
+                for one in (*free, *due)
+                if one.length and not one.is_given_up and not self._is_tried(one)
+            )
+        self._waiting = waiting.pop(mine, 0)
+        return waiting
+
+    def _is_free(self, claim: StoredClaim, idle_since: int) -> bool:
+        """Whether nobody will settle a claim."""
+        owner, me = claim.owner, self._context.me
+        if claim.waits:
+            return False
+        if owner == me.id:
+            return claim.nonce in self._lost
+        if owner == me.queue:
+            return idle_since > 0 and self._has_left_queue(claim, idle_since)
+        return owner not in self._roster.owners()
+
+    def _has_left_queue(self, claim: StoredClaim, idle_since: int) -> bool:
+        """Whether a queue that is empty should have a claim's request.
+
+        A worker that took it out of the queue would hold it by now, unless it died before it wrote
+        that. Then its claims on what the request has yielded have to be found free first.
+        """
+        now, since = self._roster.now, idle_since
+        if since < claim.time <= now:  # one that is ahead is from before the clock was corrected
+            since = claim.time
+        if now - since < ORPHANED_SECONDS or self._roster.may_lose_workers(idle_since):
+            self.may_have_more = True
+            return False
+        return True
+
+    def _is_due(self, claim: StoredClaim) -> bool:
+        """Whether a URL that waits is crawled again, or deleted, now; if not, scan again then."""
+        left = claim.time - self._roster.now
+        if left > self._context.settings.retry_after:
+            left = 0  # it failed while the clock was ahead
+        left += GIVEN_UP_SECONDS if claim.is_given_up else 0
+        if left > 0:
+            self.next_due = min(self.next_due, time.monotonic() + max(DUE_SECONDS, left))
+        return left <= 0
+
+    def _is_tried(self, claim: StoredClaim) -> bool:
+        """Whether this run has picked a claim up, and something has dropped its request."""
+        return claim.nonce == DROPPED and claim.field in self._tried
+
+    async def _scan(self) -> AsyncIterator[tuple[int, list[StoredClaim]]]:
+        """Yield all claims, a part of a block at a time."""
+        spec, roster = self._context.server.bloom.session.spec, self._roster
+        for blocks in parts(range(spec.blocks if spec else 0), MAX_SCANNED):
+            cursors = dict.fromkeys(blocks, "0")
+            while cursors:
+                pages = await self._context.server.run(self._context.claims.scan(cursors))
+                owners = {one.owner for _, _, claims in pages.values() for one in claims}
+                if time.monotonic() >= roster.next_beat or not all(map(roster.knows, owners)):
+                    # A worker has its entry before its first claim. So those without one now have
+                    # ended, and the others are newer than the last heartbeat.
+                    await roster.beat(is_idle=False)
+                for block, (_, now, claims) in pages.items():
+                    roster.now = now
+                    yield block, claims
+                cursors = {block: page[0] for block, page in pages.items() if page[0] != "0"}
+
+    # -- picking up --
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something waits that is picked up when there is room."""
+        return bool(self._waiting) or self._left is not None
+
+    async def pick_up(self) -> bool:
+        """Put back a few requests that wait, as far as there is room; return whether any were."""
+        engine, count = self._context.engine, self._pages.handed_out_count
+        is_turn = count >= self._turn_at and len(self._pages.picked_up) < TURN
+        if engine.is_closing or not (is_turn or (self.is_next and engine.has_room())):
+            return False
+        if self._waiting and self._left is None:
+            self._context.report.picking_up(self._waiting)
+            self._waiting, self._left = 0, self._find()
+        if self._left is None:
+            return False
+        self._turn_at = max(self._turn_at, count + TURN)
+        block, claims = await anext(self._left, (0, []))
+        if not claims:
+            self._left = None
+        return bool(claims) and await self.take(block, claims)
+
+    async def _find(self) -> AsyncIterator[tuple[int, list[StoredClaim]]]:
+        """Yield what waits for a run like this one, a few claims at a time."""
+        mine = None, self._context.me.arguments
+        async for block, claims in self._scan():
+            due = [
+                one
+                for one in claims
+                if one.waits and one.arguments in mine and self._is_due(one)
+                if one.length and not one.is_given_up and not self._is_tried(one)
+            ]
+            for part in parts(due, TURN):
+                yield block, part
+
+    async def take(
+        self, block: int, claims: Sequence[StoredClaim], stat: str = "picked_up"
+    ) -> bool:
+        """Make claims this worker's, and put their requests into its queue; return whether any."""
+        server, operations, nonce = self._context.server, self._context.claims, token_hex(4)
+        self._lost.add(nonce)  # until the reply has come, they may be this worker's, or not
+        taking = operations.take(block, claims, self._context.me.owner, nonce)
+        requests = await server.run(taking)
+        self._lost.discard(nonce)
+        if self._context.engine.is_closing:  # its queue takes nothing any more: the next run does
+            return False
+        self._tried |= requests.keys()
+        kept = {one for one, text in requests.items() if self._put_back(block, one, text, stat)}
+        useless = requests.keys() - kept
+        if useless and stat == "picked_up":  # those of living workers may be of use to others
+            await self._writer.flush()
+            await server.run(operations.drop(block, list(useless)))
+        return bool(kept)
+
+    def _put_back(self, block: int, name: str, text: str, stat: str) -> bool:
+        """Schedule the request of a claim; return whether that is of any use."""
+        report = self._context.report
+        try:
+            request = request_codec.load(text, self._context.spider)
+            key = self._key(name, request)
+        except Exception as error:
+            report.count("unreadable")
+            report.warn_once(
+                "unreadable",
+                f"a pending request of another run can't be restored, because {error}. Its URL is "
+                "crawled when it is found again. Check whether the spider has changed",
+            )
+            return False
+        report.count(stat, key[0])
+        try:
+            self._pages.restore(request, key, self._context.engine.crawl)
+        except Exception:  # it has failed; the others that were picked up are put back
+            message = "Bloom filter: %s can't be scheduled. Please report this [bloom-unexpected]"
+            logger.exception(message, request)
+        spec = self._context.server.bloom.session.spec
+        is_in_place = spec is None or spec.hasher.block(key[1]) == block
+        if not is_in_place:  # the filter's header was lost, and the new one has other seeds
+            self._writer.put(Op.claim(key, text))
+        return is_in_place
+
+    def _key(self, name: str, request: Request) -> Key:
+        """Return the key of a claim, by the name of its field."""
+        if name.startswith(ONCE.hex()):
+            return DEFAULT, bytes.fromhex(name)
+        key = self._context.identity.key(request)
+        if field_of(key[1]) != name:
+            raise ValueError("it isn't the request that was saved under its name")
+        return key
