@@ -43,6 +43,7 @@ class Reply:
         location: where a redirect leads.
         refresh: where the page's meta refresh leads.
         cookie: which is set; a request that brings it is answered with the next reply.
+        needs: a cookie; a request without it is sent to /login.
         resets: whether the connection is reset instead.
         text: of the page, after the links.
         body: of the answer, instead of a page.
@@ -54,6 +55,7 @@ class Reply:
     location: str = ""
     refresh: str = ""
     cookie: str = ""
+    needs: str = ""
     resets: bool = False
     text: str = ""
     body: bytes = b""
@@ -117,6 +119,7 @@ class OddSite(ThreadingHTTPServer):
         #: Answers that are being held back.
         self.held = 0
         self._limit: float = float("inf")
+        self._held_paths = set[str]()
         self._active = 0
         self._changed = Condition()
 
@@ -131,10 +134,16 @@ class OddSite(ThreadingHTTPServer):
             self._limit = len(self.fetches) + count
             self._changed.notify_all()
 
-    def release(self) -> None:
-        """Hold back nothing."""
+    def hold(self, *paths: str) -> None:
+        """Hold back the answers on these paths, too."""
         with self._changed:
-            self._limit = float("inf")
+            self._held_paths |= {*paths}
+
+    def release(self, *paths: str) -> None:
+        """Hold back the answers on these paths no more; without any, hold back nothing."""
+        with self._changed:
+            self._held_paths = self._held_paths - {*paths} if paths else set()
+            self._limit = self._limit if paths else float("inf")
             self._changed.notify_all()
 
     def answer(self, fetch: Fetch) -> Reply:
@@ -143,16 +152,21 @@ class OddSite(ThreadingHTTPServer):
             self.fetches.append(fetch)
             number = len(self.fetches)
             times = sum(f.path == fetch.path and f.method == fetch.method for f in self.fetches)
-            self.held += number > self._limit
-            if number > self._limit:
-                self._changed.wait_for(lambda: number <= self._limit, PATIENCE)
+            if not self._answers(number, fetch.path):
+                self.held += 1
+                self._changed.wait_for(lambda: self._answers(number, fetch.path), PATIENCE)
                 self.held -= 1
         replies = self.pages.get(fetch.path) or self.rest(fetch.path)
         replies = [replies] if isinstance(replies, Reply) else replies
         reply = replies[min(times, len(replies)) - 1]
         if reply.cookie and reply.cookie in fetch.headers.get("Cookie", ""):
             return replies[-1]
+        if reply.needs not in fetch.headers.get("Cookie", ""):
+            return moved("/login")
         return reply
+
+    def _answers(self, number: int, path: str) -> bool:
+        return number <= self._limit and path not in self._held_paths
 
     def paths(self) -> set[str]:
         """All that is there, linked or was fetched."""
@@ -388,10 +402,17 @@ class Lab:
         self._crawls = 0
 
     @contextmanager
-    def start(self, spider: str = PLAIN, **settings: Any) -> Iterator[Crawl]:
+    def start(
+        self, spider: str = PLAIN, *, arguments: Any = None, **settings: Any
+    ) -> Iterator[Crawl]:
         """Run a spider in the background; if it still runs at the end, it is killed.
 
         Then the site answers what it was asked, before another crawl begins.
+
+        Args:
+            spider: its code.
+            arguments: of the spider, by name. (Their type fits values of ``settings``, too.)
+            settings: of the crawl.
         """
         self._crawls += 1
         directory = self.directory / str(self._crawls)
@@ -407,8 +428,9 @@ class Lab:
             "REDIS_URL": self.redis_url,
         } | settings
         (directory / "log").touch()
-        arguments = ["runspider", "odd_spider.py", *options_of(settings)]
-        pid = self.nursery.start(arguments, directory / "log", directory)
+        given = [f"-a{name}={value}" for name, value in (arguments or {}).items()]
+        command = ["runspider", "odd_spider.py", *given, *options_of(settings)]
+        pid = self.nursery.start(command, directory / "log", directory)
         crawl = Crawl(self.nursery, pid, directory)
         try:
             yield crawl

@@ -1,0 +1,200 @@
+"""Claims that are gone, late or counted too often in a crawl that lives on: no page is lost by it.
+
+The site holds answers back while the server is away, or loses what it has stored.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.odd_site import ERROR, SHARED_QUEUE, Crawl, Lab, LabOf, moved, page, serve, tree
+from support.outages import killed
+from support.polling import until
+from support.servers import Server
+
+#: No retry of Scrapy's comes between a page that fails and its claim.
+ONCE: dict[str, Any] = {"RETRY_ENABLED": False, "BLOOM_HEARTBEAT": 1}
+#: What a crawl logs at the beginning and the end of an outage.
+AWAY, BACK = "the crawl continues without the server", "reconnected to "
+#: /source yields requests that can't be stored; /waits has yielded its links, and goes on.
+SPIDER = """
+from scrapy import version_info
+from scrapy.utils.defer import maybe_deferred_to_future
+
+class WaitingSpider(OddSpider):
+    async def parse(self, response):
+        callback = None
+        if response.url.endswith("/source"):
+            callback = lambda response: None
+        for request in self.links(response, callback=callback):
+            yield request
+        if response.url.endswith("/waits"):
+            await self.download(Request(response.urljoin("/inline")))
+
+    async def download(self, request):
+        if version_info >= (2, 14):
+            return await self.crawler.engine.download_async(request)
+        return await maybe_deferred_to_future(self.crawler.engine.download(request))
+"""
+
+
+@pytest.fixture
+def lab(lasting_server: Server, tmp_path: Path) -> Iterator[Lab]:
+    """A lab whose server loses nothing when it is killed."""
+    with serve({}) as site, Lab(site, lasting_server.url, tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lossy_lab(own_server: Server, tmp_path: Path) -> Iterator[Lab]:
+    """A lab whose server is empty when it is started again."""
+    with serve({}) as site, Lab(site, own_server.url, tmp_path) as lab:
+        yield lab
+
+
+def wait_for(lab: Lab, crawl: Crawl, held: int) -> None:
+    """Wait until the site holds so many answers back."""
+    until(lambda: lab.site.held == held or crawl.is_over, "the crawl waits for the site")
+    assert not crawl.is_over, crawl.log
+
+
+def restart(server: Server, crawl: Crawl) -> None:
+    """Restart a server when a crawl has noticed that it is away; wait until it is back for it."""
+    away, back = (crawl.log.count(text) for text in (AWAY, BACK))
+    with killed(server):
+        until(lambda: crawl.log.count(AWAY) > away, "the server is away")
+    until(lambda: crawl.log.count(BACK) > back, "the server is back")
+
+
+def forget_claims(lab: Lab) -> None:
+    """What an eviction deletes."""
+    lab.client.delete(*lab.client.keys("*:claims:*"))
+
+
+def forget_all(lab: Lab) -> None:
+    lab.client.flushall()
+
+
+# -- outages --
+
+
+@pytest.mark.parametrize("source", [moved("/target"), page("/target")], ids=["redirect", "lambda"])
+def test_a_page_found_in_an_outage_that_fails_is_found_again(
+    lab: Lab, lasting_server: Server, source: Any
+) -> None:
+    """Else the page that leads to it, which is retried in the same run, is remembered alone."""
+    lab.site.pages |= {"/": page("/source", "/busy"), "/busy": page(), "/source": source}
+    lab.site.pages["/target"] = [ERROR, page()]
+    lab.site.hold("/source", "/busy")
+    with lab.start(SPIDER, **ONCE) as crawl:
+        wait_for(lab, crawl, held=2)
+        with killed(lasting_server):
+            lab.site.release("/source")
+            failed = re.compile("Ignoring response <500 .*/target>")
+            until(lambda: failed.search(crawl.log), "the target fails in the outage")
+        until(lambda: getattr(lab.claims().get("/source"), "kind", "") == "-", "its page fails")
+        lab.make_due()
+        lab.site.release()
+        crawl.wait()
+    assert lab.site.hits()["/source"] == 2
+    assert lab.recorded() >= {"/source", "/target"}
+    assert not lab.claims()
+
+
+def test_restarts_of_a_server_that_loses_nothing_give_up_no_page(
+    lab: Lab, lasting_server: Server
+) -> None:
+    """A page is crawled again after a restart, which is no failure of the page."""
+    lab.site.pages |= {"/": page("/waits"), "/waits": page(), "/inline": page()}
+    lab.site.hold("/inline")
+    with lab.start(SPIDER, **ONCE) as crawl:
+        for _ in range(5):
+            wait_for(lab, crawl, held=1)
+            restart(lasting_server, crawl)
+            lab.site.hold_after(1)
+            lab.site.release("/inline")
+            until(lambda: not lab.site.held, "the page ends")
+        lab.site.release()
+        crawl.wait()
+    assert lab.site.hits()["/waits"] == 6
+    assert "/waits" in lab.recorded()
+    assert not lab.claims()
+
+
+# -- servers that lose claims, or all --
+
+
+@pytest.mark.parametrize("forget", [forget_claims, forget_all])
+@pytest.mark.parametrize("linker", ["/linker", "/waits"])
+def test_a_page_whose_claim_is_gone_is_retried_when_it_fails(
+    lab_of: LabOf, linker: str, forget: Any
+) -> None:
+    """The page that links it was crawled before, or goes on afterwards."""
+    lab = lab_of({"/": page(linker), linker: page("/child"), "/child": ERROR, "/inline": page()})
+    lab.site.hold("/child", "/inline")
+    with lab.start(SPIDER, **ONCE) as crawl:
+        wait_for(lab, crawl, held=1 + (linker == "/waits"))
+        if linker == "/linker":
+            until(lambda: linker in lab.recorded(), "the page that links it is remembered")
+        forget(lab)
+        lab.site.release()
+        crawl.wait()
+    lab.site.pages["/child"] = page()
+    lab.make_due()
+    lab.crawl(SPIDER, **ONCE)
+    assert lab.recorded() == {linker, "/child"}
+    assert not lab.claims()
+
+
+LINKS = [f"/{number}" for number in range(20)]
+
+
+def test_no_link_is_lost_with_a_queue_that_was_flushed(lab_of: LabOf) -> None:
+    """The server is the same process as before, so it doesn't look like a restart."""
+    lab = lab_of({"/": page("/waits"), "/waits": page(*LINKS), **dict.fromkeys(LINKS, page())})
+    lab.site.pages["/inline"] = page()
+    lab.site.hold("/inline", *LINKS)
+    settings = {**ONCE, **SHARED_QUEUE, "CONCURRENT_REQUESTS": 3}
+    with lab.start(SPIDER, **settings) as crawl:
+        wait_for(lab, crawl, held=3)
+        lab.client.flushall()
+        lab.site.release()
+        crawl.wait()
+    lab.crawl(SPIDER, **settings)
+    assert not lab.missing()
+
+
+def test_no_link_of_the_window_run_is_lost_with_a_server_restarted_empty(
+    lossy_lab: Lab, own_server: Server
+) -> None:
+    """The page that links them is crawled again in the same run, which has taken them before."""
+    lab = lossy_lab
+    lab.site.pages |= {"/": page("/list", "/hub"), "/list": page(*LINKS), "/hub": page("/list")}
+    lab.site.pages |= dict.fromkeys(LINKS, page())
+    lab.site.hold("/hub", *LINKS)
+    run = {"BLOOM_RECRAWL_RULES": r'[["/\\d+$", "run"]]', "CONCURRENT_REQUESTS": 2}
+    settings = {**ONCE, **SHARED_QUEUE, **run}
+    with lab.start(**settings) as crawl:
+        wait_for(lab, crawl, held=2)
+        restart(own_server, crawl)
+        lab.site.release()
+        crawl.wait()
+    lab.crawl(**settings)
+    assert not lab.missing()
+
+
+def test_a_crawl_on_a_full_server_that_evicts_ends(lossy_lab: Lab) -> None:
+    """What this process has crawled stays known to it, whatever the server has forgotten."""
+    lab = lossy_lab
+    lab.site.pages |= tree(60)
+    lab.client.config_set("maxmemory-policy", "allkeys-lru")
+    with lab.midway(5, **ONCE, BLOOM_CAPACITY=1_000_000, CLOSESPIDER_PAGECOUNT=300) as crawl:
+        # One bitmap less than the filter has.
+        used: int = lab.client.info("memory")["used_memory"]
+        lab.client.config_set("maxmemory", used - 500_000)
+        lab.site.release()
+        stats = crawl.wait()
+    assert stats["finish_reason"] == "finished"
+    assert not lab.missing()
