@@ -8,6 +8,7 @@ items are not stored yet, or whose redirect leads to a page that is in progress.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scrapy_bloom.bloom.protocol.claims import DROPPED
 from scrapy_bloom.bloom.protocol.session import Key
@@ -67,6 +68,18 @@ class Page:
             self.outcome = OpKind.FAIL
 
 
+class Unstored(NamedTuple):
+    """A claim in progress in this process whose request isn't stored.
+
+    Args:
+        number: of the claim; a newer one has a larger one.
+        waiting: pages that wait for it.
+    """
+
+    number: int
+    waiting: list[Page]
+
+
 class Endings:
     """Decides when and how pages end.
 
@@ -75,15 +88,15 @@ class Endings:
         put: queues an op.
 
     Attributes:
-        here: claims in progress in this process whose requests aren't stored, each with the pages
-            that wait for it.
+        here: claims in progress in this process whose requests aren't stored.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
         self._local, self._report, self._put = context.local, context.report, put
         self._only_items = context.settings.items_only
         self._has_own_queue = context.me.queue == "-"
-        self.here: dict[Key, list[Page]] = {}
+        self.here: dict[Key, Unstored] = {}
+        self._count = 0
         #: Claim of a request that ends together with others -> the page that stands for them.
         self._joint: dict[Key, Page] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
@@ -117,25 +130,41 @@ class Endings:
         """Give a claim its request: nobody has to wait for it any more."""
         self._put(Op.claim(key, request))
         self._local.see(key, is_own=True)
-        for page in self.here.pop(key, ()):
+        for page in self.here.pop(key).waiting:
             self.arrived(page)
 
+    def begin(self, key: Key) -> None:
+        """Note that a claim is in progress here whose request isn't stored."""
+        if key not in self.here:
+            self._count += 1
+            self.here[key] = Unstored(self._count, [])
+
+    def lose(self, key: Key) -> None:
+        """Note that the request of a claim was never scheduled: nobody can wait for it."""
+        if key in self.here:
+            for page in self.here.pop(key).waiting:
+                page.is_left = True
+                self.arrived(page)
+
     def wait(self, page: Page, key: Key) -> None:
-        """Let a page wait for a claim, unless that waits for the page: both end then."""
-        if key not in page.claims and not self._waits_for(key, page):
-            self.here[key].append(page)
+        """Let a page wait for a claim, unless they would wait for each other for ever."""
+        if key not in page.claims and not self._is_circle(page, key):
+            self.here[key].waiting.append(page)
             page.waits += 1
 
-    def _waits_for(self, key: Key, page: Page) -> bool:
-        """Whether the page of a claim waits for a page, by way of others."""
-        chain = [page]
+    def _is_circle(self, page: Page, key: Key) -> bool:
+        """Whether a claim waits for a page, or might do so."""
+        if page.target != key:
+            # Pages that aren't stored themselves wait for newer claims only: the page that yielded
+            # the older one waits for it.
+            own = [self.here[claim].number for claim in page.claims if claim in self.here]
+            return bool(own) and self.here[key].number < min(own)
+        chain = [page]  # of pages that wait for it, and those that wait for them
         for one in chain:
-            for waiting in (next_ for claim in one.claims for next_ in self.here.get(claim, ())):
-                if key in waiting.claims:
-                    return True
-                if len(chain) < MAX_CHAIN and waiting not in chain:
-                    chain.append(waiting)
-        return False
+            for claim in one.claims.keys() & self.here.keys():
+                waiting = [two for two in self.here[claim].waiting if two not in chain]
+                chain += waiting[: MAX_CHAIN - len(chain)]
+        return any(key in one.claims for one in chain)
 
     def join(self, key: Key, joint: Page) -> None:
         """Let a claim end together with others: their requests share an object."""
@@ -212,7 +241,8 @@ class Endings:
         """End a page's claims; return the pages that have waited for them."""
         found = []
         for key in [*page.claims]:
-            waiting = self.here.pop(key, [])
+            unstored = self.here.pop(key, None)
+            waiting = unstored.waiting if unstored else []
             has_failed = kind in (OpKind.FAIL, OpKind.STOP)
             if waiting and has_failed and not page.claims[key] and self._has_own_queue:
                 # They fail together: a kill in between would hide it from the page's retry.

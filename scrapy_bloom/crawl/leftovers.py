@@ -171,10 +171,10 @@ class Leftovers:
         if self._left is None:
             return False
         self._turn_at = max(self._turn_at, count + TURN)
-        block, claims = await anext(self._left, (0, []))
-        if not claims:
-            self._left = None
-        return bool(claims) and await self.take(block, claims)
+        async for block, claims in self._left:
+            return await self.take(block, claims)
+        self._left = None
+        return False
 
     async def _find(self) -> AsyncIterator[tuple[int, list[StoredClaim]]]:
         """Yield what waits for a run like this one, a few claims at a time."""

@@ -337,7 +337,7 @@ def test_a_claim_says_why_its_page_has_failed(lab_of: LabOf) -> None:
     claims = [claim.decode().split(" ", 4) for block in stored for claim in block]
     assert SECRET not in str(claims)
     reasons = {json.loads(one[4])["url"].removeprefix(lab.site.url): one[1] for one in claims}
-    assert {one[0] for one in claims} == {"-"}
+    assert {one[0] for one in claims} == {"-."}
     assert (reasons["/error"], reasons["/denied"]) == ("HTTP-500", "HTTP-403")
     assert reasons["/raises"] == "KeyError"
     assert "Timeout" in reasons["/slow"]
