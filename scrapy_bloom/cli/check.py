@@ -14,7 +14,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.protocol.claims import FAILED, StoredClaim
+from scrapy_bloom.bloom.protocol.claims import StoredClaim
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.cli.output import minute, plural, report, without_credentials
 from scrapy_bloom.cli.project import read_urls, target
@@ -66,7 +66,7 @@ def _state(key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[s
     state = "remembered" if memory else "not remembered"
     if key[0] == RUN:
         state = "crawled by each run"
-    elif claim and claim.owner == FAILED:
+    elif claim and claim.waits:
         state = "failed" if claim.has_failed else "will be crawled"
     elif claim:
         state = "pending"

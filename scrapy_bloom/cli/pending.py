@@ -17,7 +17,6 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.bloom.protocol.claims import FAILED
 from scrapy_bloom.cli.output import minute, plural, quoted, report, without_credentials
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.cli.stored import Found, StoredFilter
@@ -92,17 +91,18 @@ def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator
     workers = [worker for one in entries if (worker := Worker.parse(one))]
     alive = {member for member, (until, _) in entries.items() if until > now}
     living = {one.id: one.pid for one in workers if one.member in alive and not one.is_gone}
-    queues = {worker.queue for worker in workers} - {FAILED}
+    queues = {worker.queue for worker in workers}
     for block, claim in found:
-        waits, process = claim.owner == FAILED, living.get(claim.owner)
+        process = living.get(claim.owner)
         state = "running" if process else "in a queue" if claim.owner in queues else "waiting"
         yield {
             "state": "failed" if claim.has_failed else state,
             "process": process and str(process),
-            "since": None if waits else minute(claim.time),
+            "since": None if claim.waits else minute(claim.time),
             "next_try": minute(claim.due),
             "attempts": claim.attempts,
             "reason": claim.nonce if claim.has_failed else None,
+            "arguments": claim.arguments or None,
             "url": _url(requests.get((block, claim.field), (claim, ""))[1]),
         }
 

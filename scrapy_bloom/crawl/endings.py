@@ -247,6 +247,7 @@ class Endings:
             if waiting and has_failed and not page.claims[key] and self._has_own_queue:
                 # They fail together: a kill in between would hide it from the page's retry.
                 waiting[0].claims[key] = ""
+                self._local.fail(key)
             else:
                 self._end(key, kind, page)
             for one in waiting:
@@ -274,6 +275,8 @@ class Endings:
             self._local.taken[item] = Known.DROPPED
         if kind is OpKind.CONFIRM:
             self._local.see(key, is_own=True)
+        elif kind in (OpKind.FAIL, OpKind.STOP) and window != RUN:
+            self._local.fail(key)
         else:
             self._local.forget(key)
         if window == RUN:  # the server knows nothing of it
