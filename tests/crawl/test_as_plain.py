@@ -1,7 +1,13 @@
 """Spiders and projects get what they get from plain Scrapy, and no page is lost by it."""
 
+import logging
+
+import pytest
 from support.counting import assert_ended_well
+from support.dupefilters import Make, spider_of
 from support.odd_site import DENIED, LabOf, Reply, page
+
+from scrapy_bloom import FilterMismatchError, StorageError
 
 # -- spider middlewares that raise, or that handle what a callback raises --
 
@@ -84,3 +90,55 @@ def test_a_page_has_failed_whose_callbacks_exception_a_middleware_handles(lab_of
     done = lab.crawl(HANDLING)
     assert done.recorded == set(fine)
     assert {path: claim.kind for path, claim in done.claims.items()} == dict.fromkeys(raising, "-")
+
+
+# -- the log --
+
+LIBRARY = """
+from scrapy_bloom import BloomFilter
+
+class LibrarySpider(OddSpider):
+    async def start(self):
+        BloomFilter("redis://127.0.0.1:1/0", "own").add("a")
+        yield Request(self.settings["SITE_URL"] + "/")
+"""
+
+
+def test_an_error_of_a_filter_of_the_projects_own_is_logged_by_scrapy(lab_of: LabOf) -> None:
+    done = lab_of({"/": page()}).crawl(LIBRARY)
+    assert "Traceback" in done.log
+    assert "can't be reached" in done.log
+    assert "the crawl doesn't start" not in done.log
+
+
+def unhandled(error: Exception) -> None:
+    """Log an error as Twisted logs those that nobody handles."""
+    twisted = logging.getLogger("twisted")
+    twisted.critical("Unhandled error in Deferred:")
+    twisted.critical("", exc_info=error)
+
+
+def test_only_the_error_of_a_crawl_that_does_not_start_is_shortened(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Errors of others are whole, before it and after it, and so are those of the library."""
+    other, library, closed = LookupError("other"), StorageError("library"), AssertionError()
+    dupefilter = make()
+    unhandled(other)
+    with pytest.raises(FilterMismatchError) as raised:
+        make(BLOOM_BLOCKS=3)
+    unhandled(raised.value)
+    unhandled(other)
+    unhandled(library)
+    extra = {"spider": spider_of(dupefilter)}
+    signals = logging.getLogger("scrapy.utils.signal")
+    signals.error("CoreStats.spider_closed", exc_info=closed, extra=extra)
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    headline = ("twisted", "Unhandled error in Deferred:")
+    assert [(one.name, one.getMessage()[:44]) for one in errors] == [
+        *(headline, ("twisted", "")),
+        ("scrapy_bloom.crawl.short_errors", "Bloom filter: the crawl doesn't start. The f"),
+        *(headline, ("twisted", "")) * 2,
+        ("scrapy.utils.signal", "CoreStats.spider_closed"),
+    ]
+    assert [one.exc_info[1] for one in errors if one.exc_info] == [other, other, library, closed]
