@@ -1,6 +1,7 @@
 """Spiders and projects get what they get from plain Scrapy, and no page is lost by it."""
 
 import logging
+from collections import Counter
 
 import pytest
 from support.counting import assert_ended_well
@@ -8,6 +9,204 @@ from support.dupefilters import Make, spider_of
 from support.odd_site import DENIED, LabOf, Reply, page
 
 from scrapy_bloom import FilterMismatchError, StorageError
+
+# -- CONCURRENT_ITEMS --
+
+SLOW_ITEMS = """
+import asyncio
+
+class Pipeline:
+    under_way = most = 0
+
+    async def process_item(self, item, *args):
+        Pipeline.under_way += 1
+        Pipeline.most = max(Pipeline.most, Pipeline.under_way)
+        await asyncio.sleep(0.02)
+        Pipeline.under_way -= 1
+        ItemSpider.ahead -= 1
+        return item
+
+class ItemSpider(OddSpider):
+    custom_settings = {"CONCURRENT_ITEMS": LIMIT, "ITEM_PIPELINES": {Pipeline: 1}}
+    ahead = furthest = 0
+
+    def next_item(self):
+        ItemSpider.ahead += 1
+        ItemSpider.furthest = max(self.ahead, self.furthest)
+        return {}
+
+    def closed(self, reason):
+        self.crawler.stats.set_value("test/most", Pipeline.most)
+        self.crawler.stats.set_value("test/furthest", self.furthest)
+"""
+SYNC = """
+    def parse(self, response):
+        for _ in range(300):
+            yield self.next_item()
+"""
+ASYNC = """
+    async def parse(self, response):
+        for _ in range(300):
+            yield self.next_item()
+            await asyncio.sleep(0)
+"""
+
+
+@pytest.mark.parametrize("parse", [SYNC, ASYNC], ids=["sync", "async"])
+@pytest.mark.parametrize("limit", [3, 100])
+def test_a_callback_is_asked_for_no_more_while_as_many_items_are_processed_as_may_be(
+    lab_of: LabOf, parse: str, limit: int
+) -> None:
+    done = lab_of({"/": page()}).crawl(SLOW_ITEMS.replace("LIMIT", str(limit)) + parse)
+    assert done.stats["item_scraped_count"] == 300
+    assert (done.stats["test/most"], done.stats["test/furthest"]) == (limit, limit)
+    assert_ended_well(done)
+
+
+BEHIND = """
+import asyncio
+
+class Pipeline:
+    async def process_item(self, item, *args):
+        async with asyncio.timeout(30):
+            await BehindSpider.all_fetched.wait()
+        return item
+
+class BehindSpider(OddSpider):
+    custom_settings = {"CONCURRENT_ITEMS": 2, "ITEM_PIPELINES": {Pipeline: 1}}
+    left = 150
+
+    def parse(self, response):
+        BehindSpider.all_fetched = asyncio.Event()
+        yield {}
+        yield from self.links(response, callback=self.count)
+
+    def count(self, response):
+        BehindSpider.left -= 1
+        if not self.left:
+            self.all_fetched.set()
+"""
+
+
+def test_requests_behind_a_slow_item_are_crawled(lab_of: LabOf) -> None:
+    links = [f"/{number}" for number in range(150)]
+    done = lab_of({"/": page(*links), **dict.fromkeys(links, page())}).crawl(BEHIND)
+    assert done.stats["item_scraped_count"] == 1
+    assert_ended_well(done)
+
+
+# -- a project's own dupefilter or scheduler --
+
+FORCE = """
+from scrapy.core.scheduler import Scheduler as Plain
+from scrapy_bloom import BloomDupeFilter
+
+class Filter(BloomDupeFilter):
+    def request_seen(self, request):
+        return False if request.meta.get("force") else super().request_seen(request)
+
+class Scheduler(Plain):
+    def enqueue_request(self, request):
+        if request.meta.get("force"):
+            request = request.replace(dont_filter=True)
+        return super().enqueue_request(request)
+
+class ForceSpider(OddSpider):
+    def links(self, response):
+        for request in super().links(response):
+            request.meta.update({"force": True} if "force" in request.url else {})
+            yield request
+"""
+
+
+@pytest.mark.parametrize(
+    "own", [{"DUPEFILTER_CLASS": "odd_spider.Filter"}, {"SCHEDULER": "odd_spider.Scheduler"}]
+)
+def test_an_override_decides_about_each_link(lab_of: LabOf, own: dict[str, str]) -> None:
+    """Whether a link is remembered or new. A claim that nobody asked for isn't left."""
+    forced = [f"/force{number}" for number in range(4)]
+    lab = lab_of({"/": page("/a", *forced, *forced), **dict.fromkeys(["/a", *forced], page())})
+    lab.crawl()
+    lab.site.pages |= {"/": page("/a", *forced, *forced, "/force-new"), "/force-new": page()}
+    for _ in range(2):
+        done = lab.crawl(FORCE, **own)
+        assert done.hits == Counter(["/", *forced, *forced, "/force-new"])
+        assert done.recorded == {"/a", *forced}
+        assert_ended_well(done)
+
+
+def test_an_override_that_asks_the_filter_costs_no_more_round_trips(lab_of: LabOf) -> None:
+    """Whether links are remembered or pending: those that are denied have failed."""
+    denied, known = ([f"/{name}{number}" for number in range(30)] for name in ("denied", "known"))
+    lab = lab_of({"/": page(*denied, *known)})
+    lab.site.pages |= {**dict.fromkeys(denied, DENIED), **dict.fromkeys(known, page())}
+    lab.crawl(FORCE)
+    usual, own = lab.crawl(FORCE), lab.crawl(FORCE, DUPEFILTER_CLASS="odd_spider.Filter")
+    assert usual.hits == own.hits == Counter(["/"])
+    for stat in ("bloom/round_trips", "bloom/duplicates", "dupefilter/filtered"):
+        assert own.stats[stat] == usual.stats[stat]
+
+
+FINGERPRINT = """
+from scrapy_bloom import BloomDupeFilter
+
+class Filter(BloomDupeFilter):
+    def request_fingerprint(self, request):
+        return "always the same"
+
+class FingerprintSpider(OddSpider):
+    pass
+"""
+
+
+def test_an_override_of_request_fingerprint_is_warned_of(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    done = lab.crawl(FINGERPRINT, DUPEFILTER_CLASS="odd_spider.Filter")
+    assert done.hits == Counter(["/", "/a"])
+    (line,) = [one for one in done.log.splitlines() if "request_fingerprint" in one]
+    assert "WARNING" in line
+    assert "REQUEST_FINGERPRINTER_CLASS" in line
+
+
+# -- responses --
+
+NAMESPACES = """
+import asyncio
+from scrapy.http import XmlResponse
+
+class Xml:
+    def process_response(self, request, response, spider=None):
+        return response.replace(cls=XmlResponse)
+
+class Pipeline:
+    async def process_item(self, item, *args):
+        await asyncio.sleep(0.01)
+        FeedSpider.found += item["feed"].xpath("//entry").getall()
+        return item
+
+class FeedSpider(OddSpider):
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Xml: 1}, "ITEM_PIPELINES": {Pipeline: 1}}
+    found = []
+
+    def parse(self, response):
+        response.selector.remove_namespaces()
+        yield response.follow("/a", self.parse_more, cb_kwargs={"feed": response})
+        yield {"feed": response}
+
+    def parse_more(self, response, feed):
+        self.found.extend(feed.xpath("//entry").getall())
+
+    def closed(self, reason):
+        self.crawler.stats.set_value("test/found", len(self.found))
+"""
+
+
+def test_a_response_keeps_its_selector(lab_of: LabOf) -> None:
+    """Also in a pipeline, and in the callback of a request that carries the response."""
+    feed = b'<feed xmlns="http://www.w3.org/2005/Atom"><entry>1</entry></feed>'
+    lab = lab_of({"/": Reply(body=feed), "/a": page()})
+    assert lab.crawl(NAMESPACES).stats["test/found"] == 2
+
 
 # -- spider middlewares that raise, or that handle what a callback raises --
 
