@@ -68,6 +68,25 @@ class Page:
             self.outcome = OpKind.FAIL
 
 
+@dataclass(slots=True, eq=False)
+class Joint:
+    """Requests that share objects. Those that have changed them end together.
+
+    Args:
+        page: stands for those that have ended.
+        state: returns the content of the objects.
+        before: what that was when the first request was yielded.
+    """
+
+    page: Page
+    state: Callable[[], str]
+    before: str = ""
+
+    def __post_init__(self) -> None:
+        """Note the content of the objects."""
+        self.before = self.state()
+
+
 class Unstored(NamedTuple):
     """A claim in progress in this process whose request isn't stored.
 
@@ -97,8 +116,8 @@ class Endings:
         self._has_own_queue = context.me.queue == "-"
         self.here: dict[Key, Unstored] = {}
         self._count = 0
-        #: Claim of a request that ends together with others -> the page that stands for them.
-        self._joint: dict[Key, Page] = {}
+        #: Claim of a request that may have to end together with others.
+        self._joint: dict[Key, Joint] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
         self._incomplete: dict[Page, None] = {}
 
@@ -130,6 +149,8 @@ class Endings:
         """Give a claim its request: nobody has to wait for it any more."""
         self._put(Op.claim(key, request))
         self._local.see(key, is_own=True)
+        if joint := self._joint.pop(key, None):
+            joint.page.waits -= 1
         for page in self.here.pop(key).waiting:
             self.arrived(page)
 
@@ -166,10 +187,10 @@ class Endings:
                 chain += waiting[: MAX_CHAIN - len(chain)]
         return any(key in one.claims for one in chain)
 
-    def join(self, key: Key, joint: Page) -> None:
+    def join(self, key: Key, joint: Joint) -> None:
         """Let a claim end together with others: their requests share an object."""
         self._joint[key] = joint
-        joint.waits += 1
+        joint.page.waits += 1
 
     # -- what pages wait for --
 
@@ -225,17 +246,23 @@ class Endings:
             self._incomplete.pop(page, None)
             if kind is None:
                 continue
-            joint = next((self._joint.pop(key) for key in page.claims if key in self._joint), None)
-            if joint is None:
-                waiting = self._end_claims(page, kind)
-            else:
-                waiting = [joint]
-                joint.waits -= 1
-                if kind is OpKind.RELEASE:
-                    waiting += self._end_claims(page, kind)
-                else:
-                    _merge(page, kind, joint)
+            waiting = self._end_joint(page, kind) or self._end_claims(page, kind)
             ending += [one for one in waiting if one.outcome and not one.waits and not one.is_left]
+
+    def _end_joint(self, page: Page, kind: OpKind) -> list[Page]:
+        """End a page's claims with those that it shares objects with; [] if there are none."""
+        joint = next((self._joint.pop(key) for key in page.claims if key in self._joint), None)
+        if joint is None:
+            return []
+        joint.page.waits -= 1
+        if kind not in (OpKind.CONFIRM, OpKind.RELEASE):
+            joint.page.fail(page.error)
+        if kind is OpKind.RELEASE or joint.state() == joint.before:
+            return [joint.page, *self._end_claims(page, kind)]
+        joint.page.claims |= page.claims
+        joint.page.epoch = min(joint.page.epoch, page.epoch)
+        joint.page.has_item |= page.has_item
+        return [joint.page]
 
     def _end_claims(self, page: Page, kind: OpKind) -> list[Page]:
         """End a page's claims; return the pages that have waited for them."""
@@ -287,12 +314,3 @@ class Endings:
             kind = OpKind.RELEASE  # the page that yields it again may be another worker's
         reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]
         self._put(Op(kind, key, reason, page.claims[key], page.epoch))
-
-
-def _merge(page: Page, kind: OpKind, joint: Page) -> None:
-    """Let the page that stands for several ones end the claims of one of them, too."""
-    joint.claims |= page.claims
-    joint.epoch = min(joint.epoch, page.epoch)
-    joint.has_item |= page.has_item
-    if kind is not OpKind.CONFIRM:
-        joint.fail(page.error)

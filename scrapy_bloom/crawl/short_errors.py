@@ -6,6 +6,12 @@ that it hasn't opened, and logs each failure of that, and the error, with all tr
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakSet
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
 
 from scrapy_bloom.bloom.errors import BloomError, FilterMismatchError, NotReadyError
 from scrapy_bloom.settings import in_settings
@@ -19,41 +25,57 @@ _NEXT = ("scrapy.core.engine", "scrapy.utils.signal")
 #: Extensions that fail when a spider is closed that was not opened.
 _CLOSED = re.compile(r"(CoreStats|SpiderState)\.spider_closed")
 #: Errors that the docs explain -> the code at the end of the line.
-CODES: dict[type[BloomError], str] = {
+CODES: dict[type[BaseException], str] = {
     FilterMismatchError: " [bloom-filter-mismatch]",
     NotReadyError: " [bloom-not-ready]",
 }
 #: Errors that one error may come of, at most.
 _MAX_CHAIN = 20
+#: The note of an error of a dupefilter. Others are logged as they are.
+_NOTE = "Bloom filter: the crawl doesn't start."
+#: Spiders that such an error keeps from being opened.
+_spiders: WeakSet[Spider] = WeakSet()
+#: Twisted's record before the one that has an error.
+_headlines: list[logging.LogRecord] = []
 
 
-def shorten_errors() -> None:
-    """Shorten the log from now on; a second time changes nothing."""
-    for name in _LAST + _NEXT:
-        logging.getLogger(name).addFilter(_shorten)
+@contextmanager
+def short_errors(crawler: Crawler) -> Iterator[None]:
+    """Have an error by which a crawl doesn't start logged in one line."""
+    try:
+        yield
+    except BloomError as error:
+        error.add_note(_NOTE)
+        if crawler.spider is not None:
+            _spiders.add(crawler.spider)
+        for name in _LAST + _NEXT:
+            logging.getLogger(name).addFilter(_shorten)
+        raise
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Drop a record of an error of the package; log the error, if the record is the last one."""
+    """Drop a record of such an error; log the error, if the record is the last one."""
     given = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-    if given is None:
-        # The next record has the error.
-        return "Unhandled error in Deferred" not in record.getMessage()
-    if isinstance(given, AssertionError | AttributeError) and _CLOSED.search(record.getMessage()):
+    if given is None and str(record.msg).startswith("Unhandled error in Deferred"):
+        _headlines.append(record)
         return False
+    if isinstance(given, AssertionError | AttributeError) and _CLOSED.search(record.getMessage()):
+        return getattr(record, "spider", None) not in _spiders
     error = _cause(given)
-    if error is None:
-        return True
-    if record.name in _LAST:
-        text = "Bloom filter: the crawl doesn't start. %s%s"
-        logger.error(text, in_settings(str(error)), CODES.get(type(error), ""))
-    return False
+    while _headlines:
+        headline = _headlines.pop()
+        if error is None:
+            logging.getLogger(headline.name).callHandlers(headline)
+    if error is not None and record.name in _LAST:
+        end = CODES.get(type(error), "")
+        logger.error("%s %s%s", _NOTE, in_settings(str(error)), end)
+    return error is None
 
 
-def _cause(error: BaseException | None) -> BloomError | None:
-    """Return the error of the package that an error is, or came of."""
+def _cause(error: BaseException | None) -> BaseException | None:
+    """Return the error of a dupefilter that an error is, or came of."""
     for _ in range(_MAX_CHAIN):
-        if error is None or isinstance(error, BloomError):
+        if error is None or _NOTE in getattr(error, "__notes__", ()):
             return error
         error = error.__cause__ or error.__context__
     return None

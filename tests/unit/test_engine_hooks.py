@@ -43,6 +43,8 @@ class Scraper:
 
     def handle_spider_error(self, _failure: Failure, request: Request, response: Any) -> None: ...
 
+    async def call_spider_async(self, result: Any, request: Request) -> None: ...
+
 
 class Downloader:
     def __init__(self, result: Any) -> None:

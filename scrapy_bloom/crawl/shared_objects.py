@@ -1,0 +1,86 @@
+"""Finds requests of one callback that share an object, so that no copy of it is made.
+
+The requests of an item that several pages make up share a dict, for example, and the last one to
+finish yields it. A copy of one of them, in another worker or after a kill, would share nothing. So
+such requests aren't stored: their page waits for them, and those that have changed what they share
+are settled together. Whether a request shares an object is known when the callback has ended.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import fields, is_dataclass
+from sys import maxsize
+from typing import Any
+
+from scrapy import Request
+
+from scrapy_bloom.crawl.endings import Joint, Page
+from scrapy_bloom.crawl.pages import META, Pages
+from scrapy_bloom.crawl.request_values import MAX_DEPTH, UnstorableError, is_immutable, pack
+from scrapy_bloom.crawl.writer import OpKind
+
+#: Keys of ``meta`` whose values Scrapy shares among requests, and doesn't change.
+_SCRAPYS = {META, "handle_httpstatus_list", "redirect_urls", "redirect_reasons"}
+
+
+class SharedObjects:
+    """The objects in requests that one callback has yielded.
+
+    Args:
+        pages: follow these requests.
+    """
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        #: Id of an object -> the object, so that it lives as long, and those who share it.
+        self._joints: dict[int, tuple[object, Joint]] = {}
+        self._requests: dict[Joint, list[Request]] = {}
+
+    def add(self, request: Request) -> None:
+        """Note a request; until the callback has ended, it may turn out to share an object."""
+        values = [value for key, value in request.meta.items() if key not in _SCRAPYS]
+        found = [*_objects([*values, *request.cb_kwargs.values()])]
+        if not found:
+            return
+        known = (self._joints[id(one)][1] for one in found if id(one) in self._joints)
+        joint = next(known, None) or Joint(Page({}, maxsize), lambda: self._state(found))
+        for one in found:
+            self._joints.setdefault(id(one), (one, joint))
+        self._requests.setdefault(joint, []).append(request)
+        self._pages.unsaved[request] = joint
+
+    def _state(self, objects: list[object]) -> str:
+        """Return the content of objects, as far as it can be compared."""
+        try:
+            return repr(pack(objects, self._pages.spider))
+        except UnstorableError:
+            return ""
+
+    def decide(self, requests: Collection[Request]) -> None:
+        """Let those requests be stored that share nothing and haven't been looked up."""
+        for own in self._requests.values():
+            if len(own) == 1 and own[0] in requests:
+                self._pages.unsaved.pop(own[0], None)
+
+    def close(self) -> None:
+        """Store the others that share nothing, and let the rest end."""
+        for joint, own in self._requests.items():
+            if len(own) == 1:
+                self._pages.store(own[0])
+            joint.page.outcome = joint.page.outcome or OpKind.CONFIRM
+            self._pages.endings.finish(joint.page)
+
+
+def _objects(values: Collection[Any], depth: int = 0) -> Iterator[object]:
+    """Yield all mutable objects in values."""
+    for value in values:
+        if is_immutable(value) or depth > MAX_DEPTH:
+            continue
+        if not isinstance(value, tuple | frozenset):
+            yield value
+        if isinstance(value, dict):
+            yield from _objects(value.values(), depth + 1)
+        elif isinstance(value, list | tuple | set | frozenset):
+            yield from _objects(value, depth + 1)
+        elif is_dataclass(value):
+            inner = [getattr(value, one.name, None) for one in fields(value)]
+            yield from _objects(inner, depth + 1)
