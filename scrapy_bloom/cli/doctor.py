@@ -30,7 +30,7 @@ from scrapy_bloom.cli.output import plural, report, size
 from scrapy_bloom.cli.plan import SPARE, needed
 from scrapy_bloom.cli.project import Target, crawlers
 from scrapy_bloom.crawl.delivery import check_feeds, why_disabled
-from scrapy_bloom.crawl.workers import queue_of
+from scrapy_bloom.crawl.workers import outlives_process
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.settings import DELIVERED, in_settings
 
@@ -204,15 +204,15 @@ def dupefilter(facts: Facts) -> str:
 
 def scheduler(facts: Facts) -> str:
     """Check that the queue suits BLOOM_REMEMBER."""
-    queue, own = queue_of(facts.crawler.settings), facts.own.settings
+    is_lasting, own = outlives_process(facts.crawler.settings), facts.own.settings
     if facts.crawler.settings.getbool("SCHEDULER_FLUSH_ON_START"):
         return Problem("SCHEDULER_FLUSH_ON_START forgets all when a worker starts. Remove it")
-    if queue == "-" and not own.makes_claims:
+    if not is_lasting and not own.makes_claims:
         return Problem(
             'BLOOM_REMEMBER = "scheduled" with a queue in memory misses the pages that a '
             'crash leaves in the queue. Set it to "crawled", or use JOBDIR or scrapy-redis'
         )
-    kind = "in memory" if queue == "-" else "that outlives the process"
+    kind = "that outlives the process" if is_lasting else "in memory"
     return f'a queue {kind}, BLOOM_REMEMBER = "{own.remember}"'
 
 
