@@ -78,6 +78,22 @@ def test_another_process_with_the_same_number_is_not_it() -> None:
     assert replace(me, started=me.started - 1).is_gone
 
 
+@linux
+@pytest.mark.parametrize(
+    ("error", "is_gone"),
+    [(PermissionError, False), (ProcessLookupError, True), (OverflowError, True), (None, False)],
+)
+def test_a_process_that_proc_hides_is_gone_only_if_there_is_none(
+    error: type[Exception] | None, is_gone: bool
+) -> None:
+    """``hidepid=2``, and ProtectProc of systemd, hide the processes of other users."""
+    me = Worker.own("-")
+    no_file = patch.object(Path, "read_text", side_effect=FileNotFoundError)
+    with no_file, patch.object(os, "kill", side_effect=error) as kill:
+        assert me.is_gone is is_gone
+    kill.assert_called_once_with(me.pid, 0)
+
+
 def test_where_nothing_can_be_told_nobody_is_gone() -> None:
     assert not WORKER.is_gone
     with patch.object(workers, "_place", lambda: "-"):
