@@ -379,6 +379,14 @@ def test_a_forged_claim_is_skipped_and_its_url_is_not_hidden(
     assert spider.stored()[B.hex()].owner == OURS
 
 
+def test_a_forged_claim_without_a_field_name_ends_no_scan(spider: Spider, client: Redis) -> None:
+    items = [b"%d" % number for number in range(600)]
+    spider.claim(*items)
+    for value in ("w1 n 1 0 {}", "- why 1 0 {}", "", "7"):
+        client.hset(HASH, "", value)
+        assert spider.stored().keys() == {item.hex() for item in items}
+
+
 # -- what others write --
 
 words = st.sampled_from(["w1", "q1", "-", "\u00e9", ""]) | st.text(max_size=5)
