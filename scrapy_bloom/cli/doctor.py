@@ -4,7 +4,6 @@ It changes nothing. If the server hides something, as managed services do, the c
 """
 
 import argparse
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.schedule import may_evict
 from scrapy_bloom.bloom.model.spec import Options
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
@@ -305,12 +305,12 @@ def persistence(facts: Facts) -> str:
 
 def eviction(facts: Facts) -> str:
     """Check that the server evicts nothing of the filter."""
-    policies = ", ".join(sorted({str(policy) for policy in facts.every("maxmemory_policy")}))
-    has_expiry = any(schedule.period for schedule in facts.own.schedules.values())
-    if policies == "noeviction" or (not has_expiry and re.fullmatch("volatile-[a-z]+", policies)):
-        return policies
+    policies = sorted({str(policy) for policy in facts.every("maxmemory_policy")})
+    names, schedules = ", ".join(policies), facts.own.schedules.values()
+    if not any(may_evict(policy, schedules) for policy in policies):
+        return names
     effect = "so a full server forgets what was crawled. Set it to noeviction"
-    return Problem(f"maxmemory-policy is {policies}, {effect}")
+    return Problem(f"maxmemory-policy is {names}, {effect}")
 
 
 def clock(facts: Facts) -> str:

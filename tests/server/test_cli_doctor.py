@@ -122,6 +122,8 @@ def test_a_server_that_evicts_or_keeps_nothing(shop: Call, client: Redis) -> Non
     assert states(shop("doctor", "--json", **OURS))["eviction"] == "ok"
     window = {**OURS, "BLOOM_RECRAWL_AFTER": "2 months"}
     assert states(shop("doctor", "--json", **window))["eviction"] == "PROBLEM"
+    rule = {**OURS, "BLOOM_RECRAWL_RULES": [["/list/", "1 day"]]}
+    assert states(shop("doctor", "--json", **rule))["eviction"] == "PROBLEM"
     client.config_set("maxmemory-policy", "allkeys-lru")
     client.config_set("appendonly", "no")
     client.config_set("maxmemory", 16 << 20)
