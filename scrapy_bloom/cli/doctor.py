@@ -4,7 +4,6 @@ It changes nothing. If the server hides something, as managed services do, the c
 """
 
 import argparse
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.model.schedule import may_evict
 from scrapy_bloom.bloom.model.spec import Options
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
@@ -30,7 +30,7 @@ from scrapy_bloom.cli.output import plural, report, size
 from scrapy_bloom.cli.plan import SPARE, needed
 from scrapy_bloom.cli.project import Target, crawlers
 from scrapy_bloom.crawl.delivery import check_feeds, why_disabled
-from scrapy_bloom.crawl.workers import queue_of
+from scrapy_bloom.crawl.workers import outlives_process
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.settings import DELIVERED, in_settings
 
@@ -204,15 +204,15 @@ def dupefilter(facts: Facts) -> str:
 
 def scheduler(facts: Facts) -> str:
     """Check that the queue suits BLOOM_REMEMBER."""
-    queue, own = queue_of(facts.crawler.settings), facts.own.settings
+    is_lasting, own = outlives_process(facts.crawler.settings), facts.own.settings
     if facts.crawler.settings.getbool("SCHEDULER_FLUSH_ON_START"):
         return Problem("SCHEDULER_FLUSH_ON_START forgets all when a worker starts. Remove it")
-    if queue == "-" and not own.makes_claims:
+    if not is_lasting and not own.makes_claims:
         return Problem(
             'BLOOM_REMEMBER = "scheduled" with a queue in memory misses the pages that a '
             'crash leaves in the queue. Set it to "crawled", or use JOBDIR or scrapy-redis'
         )
-    kind = "in memory" if queue == "-" else "that outlives the process"
+    kind = "that outlives the process" if is_lasting else "in memory"
     return f'a queue {kind}, BLOOM_REMEMBER = "{own.remember}"'
 
 
@@ -305,12 +305,12 @@ def persistence(facts: Facts) -> str:
 
 def eviction(facts: Facts) -> str:
     """Check that the server evicts nothing of the filter."""
-    policies = ", ".join(sorted({str(policy) for policy in facts.every("maxmemory_policy")}))
-    has_expiry = any(schedule.period for schedule in facts.own.schedules.values())
-    if policies == "noeviction" or (not has_expiry and re.fullmatch("volatile-[a-z]+", policies)):
-        return policies
+    policies = sorted({str(policy) for policy in facts.every("maxmemory_policy")})
+    names, schedules = ", ".join(policies), facts.own.schedules.values()
+    if not any(may_evict(policy, schedules) for policy in policies):
+        return names
     effect = "so a full server forgets what was crawled. Set it to noeviction"
-    return Problem(f"maxmemory-policy is {policies}, {effect}")
+    return Problem(f"maxmemory-policy is {names}, {effect}")
 
 
 def clock(facts: Facts) -> str:

@@ -87,7 +87,7 @@ def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator
     own = stored.claims(spider)
     saved = [(block, claim.field) for block, claim in found if claim.length <= MAX_LENGTH]
     requests = stored.bloom.run(own.find(saved))
-    now, entries = stored.bloom.run(own.beat("", 0))  # removes nobody
+    now, entries = stored.bloom.run(own.workers())
     workers = [worker for one in entries if (worker := Worker.parse(one))]
     alive = {member for member, (until, _) in entries.items() if until > now}
     living = {one.id: one.pid for one in workers if one.member in alive and not one.is_gone}

@@ -1,6 +1,7 @@
 """Claims on real servers: made once, ended by their owners, found, taken over, confirmed."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from scrapy_bloom.bloom.protocol.claims import (
     NewClaim,
     StoredClaim,
 )
+from scrapy_bloom.bloom.protocol.scripts import Reply
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
 
 pytestmark = pytest.mark.each_server
@@ -104,6 +106,17 @@ def test_what_is_in_any_bitmap_is_not_claimed(client: Redis) -> None:
     assert spider.claim(*items, A) == [SEEN] * 99 + [NEW]
 
 
+def test_any_number_of_claims_is_read_a_bounded_number_at_a_time(spider: Spider) -> None:
+    """A reply for each of them waits in the memory of the server."""
+    operation = spider.claims.find([(0, f"{number:x}") for number in range(1_000)])
+    waves = [len(next(operation))]
+    with suppress(StopIteration):
+        while True:
+            waves.append(len(operation.send([Reply("ok")] * waves[-1])))
+    assert sum(waves) == 1_000
+    assert max(waves) <= 256
+
+
 def test_spiders_do_not_see_each_others_claims(bloom: BloomFilter, spider: Spider) -> None:
     other = Spider(bloom, "other")
     assert spider.claim(A) == other.claim(A, owner=THEIRS) == [NEW]
@@ -145,6 +158,8 @@ def test_many_claims_are_made_found_and_ended_over_all_blocks(client: Redis) -> 
     assert spider.claim(*items) == [NEW] * 2_000
     pages = spider.bloom.run(spider.claims.scan(dict.fromkeys(range(7), "0"), 10_000))
     assert sum(len(page) for _, _, page in pages.values()) == 2_000
+    places = [(block, one.field) for block, (_, _, page) in pages.items() for one in page]
+    assert spider.bloom.run(spider.claims.find(places)).keys() == set(places)
     assert spider.confirm(*items[:1_500]) == [NEW] * 1_500  # and it grows
     spider.settle(*items[1_500:])
     assert not client.keys("*claims*")
@@ -362,6 +377,14 @@ def test_a_forged_claim_is_skipped_and_its_url_is_not_hidden(
     spider.bloom.run(spider.claims.drop(0, [A.hex()]))
     assert spider.claim(A, nonce="3") in ([NEW], [SEEN])
     assert spider.stored()[B.hex()].owner == OURS
+
+
+def test_a_forged_claim_without_a_field_name_ends_no_scan(spider: Spider, client: Redis) -> None:
+    items = [b"%d" % number for number in range(600)]
+    spider.claim(*items)
+    for value in ("w1 n 1 0 {}", "- why 1 0 {}", "", "7"):
+        client.hset(HASH, "", value)
+        assert spider.stored().keys() == {item.hex() for item in items}
 
 
 # -- what others write --

@@ -4,7 +4,8 @@ import os
 from typing import Any
 
 from redis import Redis
-from support.cli import KEY, SECRET, Call, claim, fail, in_shop, unchanged
+from support.cli import KEY, SECRET, Call, Shop, claim, fail, in_shop, unchanged
+from support.replicas import wait_for_link, with_replica
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
@@ -75,6 +76,23 @@ def test_requests_of_other_spiders_are_not_listed(shop: Call, bloom: BloomFilter
     done.refused("There are several spiders. Choose one of other, shop with --spider")
     other = shop("pending", "--key", KEY, "--spider", "other", "--json", **given)
     assert (other.code, other.json["rows"]) == (0, [])
+
+
+def test_a_read_only_replica_lists_what_its_primary_has(call: Call, any_binary: str) -> None:
+    with with_replica(any_binary) as (primary, copy):
+        with primary.client() as client:
+            bloom = BloomFilter(client, KEY, blocks=3)
+            worker = Worker("w1", "here", 7, 1, "-", "-")
+            claim(bloom, PAGES[:5], owner="w1")
+            bloom.run(in_shop(bloom).beat(worker.member, 60))
+        wait_for_link(copy, primary)
+        found = [
+            call("pending", "--json", spiders=(Shop,), BLOOM_REDIS_URL=one.url)
+            for one in (primary, copy)
+        ]
+    assert [(done.code, done.json["pending"]) for done in found] == [(0, 5)] * 2
+    assert found[0].json["rows"] == found[1].json["rows"]
+    assert {row["state"] for row in found[1].json["rows"]} == {"running"}
 
 
 def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:

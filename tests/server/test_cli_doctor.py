@@ -1,5 +1,6 @@
 """``scrapy bloom doctor``: each of its checks, and what it advises."""
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -43,6 +44,13 @@ def test_all_checks_may_be_fine(shop: Call, client: Redis) -> None:
     assert {*states(done).values()} == {"ok"}, done.out
     assert (done.code, done.json["problems"]) == (0, 0)
     assert shop("doctor", **OURS).out.endswith("0 problems found\n")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_it_makes_no_file_in_a_jobdir(shop: Call, tmp_path: Path) -> None:
+    (folder := tmp_path / "job").mkdir()
+    assert states(shop("doctor", "--json", **OURS, JOBDIR=f"{folder}"))["scheduler"] == "ok"
+    assert not list(folder.iterdir())
 
 
 FEED: dict[str, Any] = {"format": "jsonlines", "overwrite": True, "batch_item_count": 9}
@@ -114,6 +122,8 @@ def test_a_server_that_evicts_or_keeps_nothing(shop: Call, client: Redis) -> Non
     assert states(shop("doctor", "--json", **OURS))["eviction"] == "ok"
     window = {**OURS, "BLOOM_RECRAWL_AFTER": "2 months"}
     assert states(shop("doctor", "--json", **window))["eviction"] == "PROBLEM"
+    rule = {**OURS, "BLOOM_RECRAWL_RULES": [["/list/", "1 day"]]}
+    assert states(shop("doctor", "--json", **rule))["eviction"] == "PROBLEM"
     client.config_set("maxmemory-policy", "allkeys-lru")
     client.config_set("appendonly", "no")
     client.config_set("maxmemory", 16 << 20)

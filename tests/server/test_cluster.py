@@ -68,7 +68,7 @@ def test_its_process_is_that_of_all_primaries(cluster: redis.RedisCluster) -> No
     bloom = BloomFilter(cluster, "k")
     ids = bloom.transport.server_id().split(",")
     assert len({*ids}) == 3
-    assert bloom.transport.eviction_policy() == "noeviction"
+    assert bloom.transport.eviction_policies() == ["noeviction"]
 
 
 @pytest.fixture(scope="module")

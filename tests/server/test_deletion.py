@@ -28,7 +28,9 @@ def test_a_deleted_filter_leaves_nothing_and_no_other_key_goes(client: Redis, ke
     claims = Claims(bloom.session, "spider")
     bloom.run(claims.keep([NewClaim(("default", url.encode()), "n", "{}") for url in URLS], "w"))
     bloom.run(claims.beat("w", 60))
-    assert len(stored(client) - before) == 2 + 2 * 2 + 2 + 1
+    bloom.run(claims.give([("default", URLS[0].encode())], "w", "g1", 1))
+    bloom.run(claims.give([("default", URLS[1].encode())], "w", "g:2", 1))
+    assert len(stored(client) - before) == 2 + 2 * 2 + 2 + 1 + (2 + 1)
     # By a client that has none of these windows.
     small(client, key).delete()
     assert stored(client) == before

@@ -18,7 +18,7 @@ ITEMS = fingerprints(URLS)
 KEYS: list[Key] = [("default", item) for item in ITEMS]
 RING = "{shop:bloom:0}:ring"
 #: Keys that expire even if the filter has no window.
-SHORT_LIVED = (":workers:", ":shares:", ":wait")
+SHORT_LIVED = (":workers:", ":shares:", ":groups:", ":wait")
 
 
 class Use:

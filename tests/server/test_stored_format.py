@@ -150,6 +150,7 @@ KEYS = {
     f"{{{KEY}:0}}:claims:shop": (CLAIMS[0], 1840104000),
     f"{{{KEY}:1}}:claims:shop": (CLAIMS[1], 1840104000),
     f"{{{KEY}:0}}:shares:shop:g1": ([f"0:{'03' * 20}"], 1800100800),
+    f"{{{KEY}:0}}:groups:shop": ([("g1", 0.0)], 1800100800),
     f"{{{KEY}:0}}:workers:shop": ([("w1 place 7 99 - g1", 1800014460.5)], 1834574400),
 }
 

@@ -93,7 +93,7 @@ def test_no_fault_keeps_an_operation_beyond_its_time(
         partial(bloom.add, "live connection"),
         partial(bloom.add, "new connection"),
         partial(bloom.add_many, [*map(str, range(1_000))]),
-        bloom.transport.eviction_policy,
+        bloom.transport.eviction_policies,
         lambda: bloom.transport.run(bloom.session.add([("default", b"a")]), TIMEOUT),
     ):
         with failing(FAULTS[fault]):

@@ -42,11 +42,34 @@ def test_addresses_of_one_server(url: str, expected: dict[str, Any], label: str)
         assert connection.label == label
 
 
-def test_tls_is_a_matter_of_the_scheme() -> None:
-    with closing(connect("rediss://h?ssl_cert_reqs=none")) as connection:
+@pytest.mark.parametrize(
+    ("url", "params"),
+    [
+        ("rediss://h", {}),
+        ("rediss://h", {"ssl": False}),
+        ("redis://h?ssl=True", {}),
+        *(("redis://h", {"ssl": flag}) for flag in (True, 1, "true", " 1")),
+    ],
+)
+def test_tls_is_a_matter_of_the_scheme_or_of_an_argument(url: str, params: dict[str, Any]) -> None:
+    with closing(connect(url, **params, ssl_cert_reqs="none")) as connection:
         pool = connection.client.connection_pool
         assert issubclass(pool.connection_class, SSLConnection)
         assert pool.connection_kwargs["ssl_cert_reqs"] == "none"
+        assert connection.label == "rediss://h"
+
+
+@pytest.mark.parametrize("flag", [False, None, 0, "False", "0"])
+def test_there_is_no_tls_where_neither_asks_for_it(flag: object) -> None:
+    with closing(connect("redis://h", ssl=flag)) as connection:
+        assert not issubclass(connection.client.connection_pool.connection_class, SSLConnection)
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_tls_of_several_nodes_may_be_an_argument(kind: str) -> None:
+    address = Address.parse(f"redis+{kind}://h:1,i:2/{'s' * (kind == 'sentinel')}", {"ssl": True})
+    assert address.options["ssl"] is True
+    assert address.label.startswith(f"rediss+{kind}://h:1,i:2/")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +146,7 @@ def test_a_mistake_has_a_short_fix_and_shows_no_password(url: str, fix: str) -> 
             ("redis://h", {name: SECRET}, f"'{name}', which can't be set here")
             for name in (
                 *("socket_timeout", "retry", "decode_responses", "protocol", "max_connections"),
-                *("host", "redis_cls", "connection_pool", "ssl"),
+                *("host", "redis_cls", "connection_pool"),
             )
         ),
         ("redis://h?retry_on_timeout=1", {}, "'retry_on_timeout', which can't be set"),
@@ -132,6 +155,9 @@ def test_a_mistake_has_a_short_fix_and_shows_no_password(url: str, fix: str) -> 
         ("redis+sentinel://h/s?sentinel_db=1", {}, "'sentinel_db'"),
         ("redis://h", {"ssl_ca_certs": "/x"}, "isn't one for TLS. Use rediss://"),
         ("unix:///s?ssl_cert_reqs=none", {}, "isn't one for TLS. Use rediss://"),
+        ("unix:///s", {"ssl": True}, "is a Unix socket, which has no TLS. Remove the argument ssl"),
+        ("redis://h?ssl=maybe", {}, "ssl = 'maybe' can't be used. Use True for TLS, or False"),
+        ("redis+sentinel://h/s?sentinel_ssl=2", {}, "sentinel_ssl = '2' can't be used. Use True"),
         ("rediss://h", {"ssl_ca_certs": "/none.pem"}, r"'/none.pem' can't be read \(.*\). Give a"),
         ("rediss://h?ssl_keyfile=%00", {}, r"can't be read \(.*\). Give a PEM"),
         ("rediss://h", {"ssl_certfile": str(Path(__file__).parent)}, "can't be read"),
@@ -149,7 +175,7 @@ def test_arguments_of_sentinels_are_their_own() -> None:
     url = "redis+sentinel://:one@h/s?sentinel_password=two&sentinel_ssl=true"
     address = Address.parse(url, {"client_name": "x"})
     assert address.options == {"password": "one", "client_name": "x"}
-    assert address.sentinel_options == {"password": "two", "ssl": "true"}
+    assert address.sentinel_options == {"password": "two", "ssl": True}
 
 
 #: Passwords as people paste them, with or without percent-encoding; the marks make them findable.

@@ -8,7 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.model.schedule import DAY, MAX_GENERATIONS, MAX_YEARS, Schedule, Span
+from scrapy_bloom.bloom.model.schedule import (
+    DAY,
+    MAX_GENERATIONS,
+    MAX_YEARS,
+    Schedule,
+    Span,
+    may_evict,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEAP_DAY = int(datetime(2028, 2, 29, tzinfo=UTC).timestamp())
@@ -162,3 +169,13 @@ def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> N
         assert second == (first + whole).replace(day=16) + relativedelta(months=first.day == 16) + (
             timedelta(days=-15) if first.day == 16 else timedelta()
         )
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "random", "ttl"])
+def test_a_full_server_evicts_keys_by_its_policy_and_by_their_expiry(policy: str) -> None:
+    forever, window = Schedule(), Schedule.of("1 day")
+    for schedules, has_expiry in (([], False), ([forever], False), ([forever, window], True)):
+        assert not may_evict("noeviction", schedules)
+        assert not may_evict("", schedules)
+        assert may_evict(f"allkeys-{policy}", schedules)
+        assert may_evict(f"volatile-{policy}", schedules) is has_expiry

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.crawl.server import Server
 from scrapy_bloom.settings import BloomSettings
 
@@ -76,6 +77,8 @@ def test_a_server_that_hides_its_process_may_be_another_one_after_an_outage(
         ("volatile-lru", None, ""),
         ("allkeys-lfu", "2 days", "allkeys-lfu"),
         ("allkeys-lfu", None, "allkeys-lfu"),
+        ("volatile-lru allkeys-lru noeviction", None, "allkeys-lru"),
+        ("volatile-lru allkeys-lru noeviction", "2 days", "volatile-lru, allkeys-lru"),
     ],
 )
 def test_a_policy_is_reported_if_it_may_evict_the_filters_keys(
@@ -84,5 +87,15 @@ def test_a_policy_is_reported_if_it_may_evict_the_filters_keys(
     """``volatile-*`` evicts keys with an expiry, and a filter without a window has none."""
     settings = BloomSettings(redis_url="redis://h", key="k", recrawl_after=window)
     server = Server(settings, {}, lambda *_: None)
-    monkeypatch.setattr(server.bloom.transport, "eviction_policy", lambda: policy)
+    policies = policy.split(" ")
+    monkeypatch.setattr(server.bloom.transport, "eviction_policies", lambda: policies)
     assert server.eviction_policy() == reported
+
+
+def test_a_policy_is_reported_that_may_evict_only_the_keys_of_a_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = BloomSettings(redis_url="redis://h", key="k")
+    server = Server(settings, {"1-day": Schedule.of("1 day")}, lambda *_: None)
+    monkeypatch.setattr(server.bloom.transport, "eviction_policies", lambda: ["volatile-ttl"])
+    assert server.eviction_policy() == "volatile-ttl"

@@ -268,6 +268,17 @@ def _is_read_or_rejected(name: str, value: object) -> None:
             {"password": SECRET},
         ),
         ({"REDIS_PARAMS": {"host": "h", "port": 1, "db": 5}}, "redis://h:1/5", {}),
+        ({"REDIS_PARAMS": {"unix_socket_path": "/a b", "db": 1}}, "unix:///a%20b?db=1", {}),
+        (
+            {"REDIS_PARAMS": {"ssl": True, "ssl_cert_reqs": None, "socket_timeout": 30}},
+            "redis://localhost:6379/0",
+            {"ssl": True, "ssl_cert_reqs": None},
+        ),
+        (
+            {"REDIS_PARAMS": {"ssl": "1"}, "BLOOM_REDIS_PARAMS": {"password": SECRET}},
+            "redis://localhost:6379/0",
+            {"ssl": "1", "password": SECRET},
+        ),
         (
             {"REDIS_URL": "redis://h", "BLOOM_REDIS_PARAMS": {"username": "u"}},
             "redis://h",
@@ -292,6 +303,26 @@ def test_an_error_in_an_address_names_the_setting_it_comes_from() -> None:
     message = error_of(REDIS_PARAMS=SECRET)
     assert message.startswith("REDIS_PARAMS can't be used. ")
     assert SECRET not in message
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        (
+            {"ssl": "garbage"},
+            "the argument ssl = 'garbage' can't be used. Use True for TLS, or False",
+        ),
+        ({"ssl": True, "ssl_validate_ocsp": True}, "'ssl_validate_ocsp', which can't be set here."),
+        ({"ssl_ca_certs": "/a.pem"}, "ssl_ca_certs, but its address isn't one for TLS."),
+    ],
+)
+def test_an_argument_for_tls_that_has_no_effect_is_rejected(
+    params: dict[str, Any], problem: str
+) -> None:
+    for prefix in ("BLOOM_", ""):
+        message = error_of(**{f"{prefix}REDIS_PARAMS": params})
+        assert f"REDIS_URL or {prefix}REDIS_PARAMS" in message
+        assert problem in message
 
 
 def test_errors_of_the_library_name_settings() -> None:

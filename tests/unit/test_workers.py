@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from scrapy.settings import Settings
 
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.workers import MAX_LENGTH, Worker, queue_of
+from scrapy_bloom.crawl.workers import ID_FILE, MAX_LENGTH, Worker, queue_of
 
 WORKER = Worker("w-1", "another-machine", 7, 99, "-", "g1")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -76,6 +78,22 @@ def test_another_process_with_the_same_number_is_not_it() -> None:
     assert replace(me, started=me.started - 1).is_gone
 
 
+@linux
+@pytest.mark.parametrize(
+    ("error", "is_gone"),
+    [(PermissionError, False), (ProcessLookupError, True), (OverflowError, True), (None, False)],
+)
+def test_a_process_that_proc_hides_is_gone_only_if_there_is_none(
+    error: type[Exception] | None, is_gone: bool
+) -> None:
+    """``hidepid=2``, and ProtectProc of systemd, hide the processes of other users."""
+    me = Worker.own("-")
+    no_file = patch.object(Path, "read_text", side_effect=FileNotFoundError)
+    with no_file, patch.object(os, "kill", side_effect=error) as kill:
+        assert me.is_gone is is_gone
+    kill.assert_called_once_with(me.pid, 0)
+
+
 def test_where_nothing_can_be_told_nobody_is_gone() -> None:
     assert not WORKER.is_gone
     with patch.object(workers, "_place", lambda: "-"):
@@ -96,3 +114,41 @@ def test_claims_belong_to_a_queue_that_outlives_the_process() -> None:
     assert queue_of(Settings()) == "-"
     assert Worker.own("-").owner != Worker.own("-").owner
     assert Worker.own("q1").owner == Worker.own("q1").owner == "q1"
+
+
+# -- the folder of JOBDIR --
+
+
+def test_folders_under_one_path_are_different_queues(tmp_path: Path) -> None:
+    """Containers have each their own ``/job``; one of them may be moved."""
+    found = []
+    for place in ("a", "b"):
+        (folder := tmp_path / "job").mkdir()
+        found.append(queue_in(folder))
+        assert queue_in(folder) == found[-1]
+        assert [one.name for one in folder.iterdir()] == [ID_FILE]
+        folder.rename(tmp_path / place)
+    assert found[0] != found[1]
+    assert [queue_in(tmp_path / place) for place in ("a", "b")] == found
+
+
+def test_processes_that_start_together_on_one_folder_have_one_queue(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            (folder := tmp_path / f"{number}").mkdir()
+            assert len(set(pool.map(queue_in, [folder] * 8))) == 1
+            assert [one.name for one in folder.iterdir()] == [ID_FILE]
+
+
+@pytest.mark.parametrize("method", ["write_text", "hardlink_to"])
+def test_a_folder_that_cannot_have_the_file_goes_by_its_path(tmp_path: Path, method: str) -> None:
+    with patch.object(Path, method, side_effect=PermissionError):
+        assert queue_in(tmp_path) == queue_in(tmp_path / ".." / tmp_path.name)
+        assert queue_in(tmp_path) != queue_in(tmp_path.parent)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / ID_FILE).touch()  # somebody's, or one that a crash of the machine has emptied
+    assert queue_in(tmp_path) == queue_in(tmp_path / ".." / tmp_path.name)
+
+
+def queue_in(folder: Path) -> str:
+    return queue_of(Settings({"JOBDIR": f"{folder}"}))

@@ -34,6 +34,8 @@ OPTIONS = frozenset(
 )
 #: Those that redis-py's clients for clusters ignore or don't know.
 NOT_FOR_CLUSTERS = frozenset(("ssl_min_version", "ssl_ciphers", "ssl_password"))
+#: What the argument ``ssl`` may be.
+_ON, _OFF = (True, "true", "1"), (False, None, "false", "0")
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,19 @@ class Address:
             raise _wrong(url, f"has an option that redis-py can't read. {FORMS}") from None
         where = {name: given.pop(name) for name in ("host", "port", "path") if name in given}
         given.pop("connection_class", None)
-        own, others = _chosen(kind, scheme, {**given, **params})
+        given |= params
+        if _is_on("ssl", given.pop("ssl", False)):
+            if scheme == "unix":
+                raise _wrong(url, "is a Unix socket, which has no TLS. Remove the argument ssl")
+            scheme = "rediss"
+        own, others = _chosen(kind, scheme, given)
         if kind == "cluster" and own.pop("db", 0):
             raise _wrong(url, "has a database, but clusters have only database 0. Remove it")
         if not kind:
             own |= {"unix_socket_path" if name == "path" else name: where[name] for name in where}
         if scheme == "rediss":
             own["ssl"] = True
-        label = f"{parts.scheme}://{hosts}{parts.path}"
+        label = f"{scheme}{'+' if kind else ''}{kind}://{hosts}{parts.path}"
         return cls(kind, label, tuple(nodes) if kind else (), service, own, others)
 
 
@@ -151,15 +158,25 @@ def _chosen(kind: str, scheme: str, given: dict[str, Any]) -> tuple[dict[str, An
             )
         if short.startswith("ssl_") and short == name and scheme != "rediss":
             raise ConfigurationError(
-                f"The server's arguments have {name}, but its address isn't one for TLS. Use rediss://"
+                f"The server's arguments have {name}, but its address isn't one for TLS. "
+                "Use rediss://, or the argument ssl = True"
             )
         if short in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
             _check_file(name, value)
-        (own if short == name else others)[short] = value
+        (own if short == name else others)[short] = _is_on(name, value) if short == "ssl" else value
     for one in own, others:
         if "ssl_certfile" in one:  # redis-py 7.1 doesn't look for the key in the same file
             one.setdefault("ssl_keyfile", one["ssl_certfile"])
     return own, others
+
+
+def _is_on(name: str, value: object) -> bool:
+    """Return whether a flag is on."""
+    if (flag := value.strip().lower() if isinstance(value, str) else value) in (*_ON, *_OFF):
+        return flag in _ON
+    raise ConfigurationError(
+        f"The server's argument {name} = {value!r:.60} can't be used. Use True for TLS, or False"
+    )
 
 
 def _check_file(name: str, path: object) -> None:
