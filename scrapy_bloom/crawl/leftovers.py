@@ -223,6 +223,8 @@ class Leftovers:
             )
             return False
         report.count(stat, key[0])
+        if not self.is_next:  # it's in turns, so it goes out before what the run has found itself
+            request.priority = max(request.priority, self._pages.priority + 1)
         try:
             self._pages.restore(request, key, self._context.engine.crawl)
         except Exception:  # it has failed; the others that were picked up are put back
