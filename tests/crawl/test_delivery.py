@@ -394,7 +394,7 @@ def test_pages_without_items_wait_for_no_feed(store: Store) -> None:
 
 
 def test_of_too_many_pages_the_oldest_are_left_to_the_next_run(store: Store) -> None:
-    code = f"{SPIDER}\nfrom scrapy_bloom.crawl import pages\npages.MAX_WAITING = 5\n"
+    code = f"{SPIDER}\nfrom scrapy_bloom.crawl import endings\nendings.MAX_WAITING = 5\n"
     settings = store.settings({"format": "jsonlines"}, BATCHES)
     done = store.lab.crawl(code, **settings)
     assert done.log.count("[bloom-feed-at-the-end]") == 1, "of one of the two"

@@ -9,7 +9,7 @@ from support.odd_site import ERROR, Lab, LabOf, page
 from support.polling import until
 
 from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS
-from scrapy_bloom.crawl.recovery import GIVEN_UP_SECONDS
+from scrapy_bloom.crawl.leftovers import GIVEN_UP_SECONDS
 
 #: What each run fetches: the start page.
 EACH_RUN = Counter(["/"])

@@ -143,8 +143,7 @@ def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -
         old = started(lab, stack, TWO_RELEASES, OLD=True, BLOOM_HEARTBEAT=1).wait()
         (stats,) = ended(lab, [giver])
     assert old["bloom/unreadable"] > 0
-    # The last share may still be in the list when the old worker ends.
-    assert stats["bloom/given"] >= stats["bloom/picked_up"] >= old["bloom/unreadable"]
+    assert stats["bloom/given"] >= old["bloom/unreadable"]
     assert_complete(lab)
 
 
