@@ -121,8 +121,9 @@ class Process:
     # -- what its parts report --
 
     def crawled(self, response: Response) -> None:
-        """Note that a page's callback is done."""
-        self.pages.add(response.url)
+        """Note that a page's callback or errback is done."""
+        if response.status == 200:
+            self.pages.add(response.url)
         if not self.site.is_plain:
             self.site.crawled(response, self.name)
 

@@ -18,6 +18,7 @@ from support.clock import FrozenServer
 from scrapy_bloom import BloomFilter
 from simulation.kinds import JOBDIR, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
 from simulation.process import Process, simulated
+from simulation.rule import Rule
 from simulation.site import Site, short
 from simulation.world import World
 
@@ -49,12 +50,14 @@ class Result:
     Attributes:
         seed: of the run.
         violations: what does not hold, a line each.
+        story: what led to the first of these, a line each, if it breaks the rule.
         struck: what happened, as in the world.
         trace: what happened, a line each.
     """
 
     seed: int
     violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
@@ -74,6 +77,7 @@ def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
             result.violations += Run(world, kind, Path(directory)).violations()
     except AssertionError as error:
         result.violations += [*world.found, f"{type(error).__name__}: {error}"]
+        result.story = world.story()
     finally:
         world.close()
     return result
@@ -99,6 +103,7 @@ class Run:
         if kind.stored < 1 and kind.faults.get("lost_request"):  # or, the same, if it was cut off
             kind = replace(kind, stored=1.0) if rng.random() < 0.5 else replace(kind, workers=1)
         self._kind, self._site = kind, Site(rng, world.log, kind)
+        world.looks = Rule(world, self._site).look
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         # Of all crawls: a link to the start page may record it, and hide it from a later one.
         self._settings = {"SIMULATED_DONT_FILTER": rng.random() < 0.7}
@@ -129,7 +134,7 @@ class Run:
         if self._kind.passes:
             self._world.log("ALL URLS ARE FORGOTTEN")
             self._world.now += WINDOW + 2 * PERIOD
-            self._site.crawled_pages.clear()
+            self._site.forget()
             self._crawl_until_quiet()
             self._check(" after the window")
         return [*self._world.found, *self._found]

@@ -1,7 +1,7 @@
 """The site of a simulated crawl: what the network answers, and what became of its pages."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
@@ -44,6 +44,10 @@ class Site:
         listings: pages without an item.
         unfiltered: pages that are requested with ``dont_filter``.
         each_run: URLs that are fetched in each run.
+        led_to: process and URL -> targets of the redirects, and links that its callback or errback
+            has yielded; with "", those of all processes.
+        waiting: process and URL -> pages that wait for it, because its request can't be stored.
+        done: pages whose callback or errback was done.
         is_plain: whether what happens to the pages is not noted, nor fails.
         fetched: how often each URL was fetched.
         crawled_pages: how often the callback of each was done.
@@ -79,9 +83,22 @@ class Site:
         self.fetched: Counter[str] = Counter()
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
-        self.fields = {fingerprint(Request(name)).hex(): name for name in names}
+        self.led_to: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self.waiting: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self.done: set[str] = set()
+        self.fields: dict[str, str] = {}
+        self._fields: dict[str, str] = {}
         for name in names:
+            self._add_field(name)
             self._describe(name)
+
+    def _add_field(self, url: str) -> None:
+        self._fields[url] = field = fingerprint(Request(url)).hex()
+        self.fields[field] = url
+
+    def field(self, url: str) -> str:
+        """Return the field of a URL's claim."""
+        return self._fields[url]
 
     def _choose_faults(self, rng: Random, names: list[str], pages: list[str], kind: Any) -> None:
         fails = kind.fails
@@ -119,7 +136,8 @@ class Site:
                     raise SiteError("connection refused")
                 return Response(url, status=503 if url in self.redirects else 500)
         if url in self.redirects:
-            return Response(url, 302, headers={"Location": self.redirects[url]})
+            self.leads(process, url, target := self.redirects[url])
+            return Response(url, 302, headers={"Location": target})
         return Response(url, self.gone.get(url, 200))
 
     def publish(self) -> None:
@@ -129,7 +147,7 @@ class Site:
             new = f"{name}new"
             self.links[name].append((new, True))
             self.links[new] = []
-            self.fields[fingerprint(Request(new)).hex()] = new
+            self._add_field(new)
             self._describe(name)
 
     # -- what becomes of its pages --
@@ -142,6 +160,23 @@ class Site:
         self._log(f"site: the callback of {short(url)} raises")
         return True
 
+    def leads(self, process: str, url: str, target: str, *, waits: bool = False) -> None:
+        """Note that a page leads to another one, and whether it has to wait for that one."""
+        if not self.is_plain:
+            self.led_to[process, url].append(target)
+            self.led_to["", url].append(target)
+            if waits:
+                self.waiting[process, target].add(url)
+
+    def drops(self, url: str, process: str) -> bool:
+        """Whether a middleware of a process drops requests for a URL."""
+        return False
+
+    def lacks_item(self, url: str) -> bool:
+        """Whether a page has an item that is not delivered."""
+        no_item = self.listings, self.gone, self.redirects, self.stored
+        return not any(url in pages for pages in no_item)
+
     def store(self, url: str) -> None:
         """Store a page's item, or raise."""
         if self.raises.get(url):
@@ -150,11 +185,17 @@ class Site:
         self.stored.add(url)
 
     def crawled(self, response: Response, process: str) -> None:
-        """Note that a page's callback is done."""
+        """Note that a page's callback or errback is done."""
+        self.done.add(response.url)
         if response.status == 200:
             self._log(f"{process}: has crawled {short(response.url)}")
             self.crawled_pages[response.url] += 1
             self.crawled_by[process, response.url] += 1
+
+    def forget(self) -> None:
+        """Count all pages as not crawled."""
+        self.crawled_pages.clear()
+        self.done.clear()
 
     def _reached(self, by: Collection[str]) -> set[str]:
         """Return the start page, and what it leads to by way of such pages."""

@@ -54,11 +54,11 @@ class Pages(Spider):
         """Follow the links of a page that is missing."""
         response = getattr(failure.value, "response", None)
         if response is not None and response.status in (404, 410):
-            yield from self.links_of(response.url)
+            yield from self._yield(response, self.links_of(response.url))
 
     def _yield(self, response: Response, outputs: Iterable[Any]) -> Iterator[Any]:
         for output in outputs:
-            self._before(output)
+            self._before(response.url, output)
             yield output
         self.process.crawled(response)
 
@@ -68,13 +68,17 @@ class Pages(Spider):
         for output in outputs:
             if seconds := self.process.rng.choice(WAITS):
                 await asyncio.sleep(seconds)
-            self._before(output)
+            self._before(response.url, output)
             yield output
         self.process.crawled(response)
 
-    def _before(self, output: Any) -> None:
+    def _before(self, url: str, output: Any) -> None:
         if output is None:
             raise SiteError("there is no price")
+        if isinstance(output, Request):
+            process, link = self.process, output.url
+            waits = not dict(process.site.links[url])[link]
+            process.site.leads(process.name, url, link, waits=waits)
 
     def links_of(self, url: str) -> list[Request]:
         """Return requests for the links of a page."""
