@@ -90,7 +90,7 @@ class Rule:
             # If the target has failed, so has each page that leads there.
             is_safe = self._is_safe(target, name, {url}, may_fail=False)
             return None if is_safe else (target, f"its target {self._describe(target)}")
-        if url not in site.gone and not site.crawled_by[name, url]:
+        if (name, url) not in site.done:
             return url, "its callback has not run"
         if site.lacks_item(url):
             return url, "its item is not delivered"
@@ -115,6 +115,8 @@ class Rule:
             return True  # without a request: the page that yielded it has failed with it
         # Each run begins with the start page.
         if url in (ROOT, *self._together) or site.drops(url, name) or self._is_recorded(url):
+            return True
+        if field in self._world.evicted:  # a worker that lives has it, and claims it if it fails
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
 
@@ -142,7 +144,7 @@ class Rule:
             led_to = led_to[-1:]
             is_done = bool(led_to)
         else:
-            is_done = url in site.done and not site.lacks_item(url)
+            is_done = ("", url) in site.done and not site.lacks_item(url)
         return is_done and all(self._is_safe(one, name, seen) for one in led_to)
 
     def _waits(self, url: str, page: str, name: str) -> bool:

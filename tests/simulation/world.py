@@ -31,7 +31,7 @@ _NAMES = "|".join(file.stem for file in (Path(scripts.__file__).parent / "lua").
 #: How each part of a script begins: with its name. The last part is the script's own.
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
 #: In commands that move shared work: the group that claims are made the owner's of, or its list.
-SHARED = re.compile("^g[0-9a-f]{16}$|:shares:")
+SHARED = re.compile(r"^g[0-9a-f]{16}(\.|$)|:shares:")
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
 #: Lines of the trace that tell how a page broke the rule.
@@ -76,6 +76,9 @@ class Task:
 #: - stop: at any step, a process gets a SIGINT.
 #: - forget: at any step, the server is replaced by a replica that lags behind.
 #: - evict: at any step, the server evicts a key of the filter, but no claims.
+#: - evict_claims: at any step, the server evicts the claims of a block, of workers that live.
+#: - flush: at any step, all keys are deleted, and scrapy-redis's queue with them.
+#: - empty: the same, by a restart of the server.
 #: - stall: a task that could continue waits, although time passes.
 #: - jump: at any step, the clocks of server and processes go forward by minutes.
 #: - restart: at any step, the server is started again, with all its data and no scripts.
@@ -101,6 +104,7 @@ class World:
         found: what does not hold, as far as it was found on the way.
         broken: what breaks the rule of remembered pages, and the pages that it is about.
         looks: is called with each batch that was carried out: whose it is, its commands, replies.
+        evicted: fields of claims that the server has evicted.
         doomed: processes that are killed at the next step.
         is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
@@ -118,6 +122,7 @@ class World:
         self.found: list[str] = []
         self.broken: list[str] = []
         self.looks: Callable[[str, Sequence[Words], Sequence[Any]], object] = lambda *_: None
+        self.evicted: set[str] = set()
         self.doomed: list[Any] = []
         #: Name of a client -> the shares that it has given last.
         self._given: dict[str, set[bytes]] = {}
@@ -462,6 +467,25 @@ class World:
             key = self.rng.choice(sorted(keys))
             self.log(f"SERVER: evicts {key.decode()}")
             self.execute("DEL", key)
+
+    def evict_claims(self, key: bytes) -> None:
+        """Delete the claims of a block."""
+        self.evicted |= {field.decode() for field in self.execute("HGETALL", key)}
+        self.log(f"SERVER: evicts {key.decode()}")
+        self.execute("DEL", key)
+
+    def flush(self) -> None:
+        """Delete all keys."""
+        self.log("SERVER: all keys are deleted")
+        for key in self.execute("KEYS", "*"):
+            if key != PROCESS.encode():
+                self.execute("DEL", key)
+
+    def empty(self) -> None:
+        """Start the server again, without its data."""
+        self.flush()
+        self._scripts.clear()
+        self._begin_process()
 
     def _begin_process(self) -> None:
         self._run_id = f"{self._run_id}+"
