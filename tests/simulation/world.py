@@ -137,7 +137,8 @@ class World:
         self._late: list[tuple[float, str, Sequence[Words]]] = []
         #: SHA-1 of a script -> its name, and SHA-1 of the script that asks for the world's id.
         self._scripts: dict[str, tuple[str, str]] = {}
-        self._run_id = "process"
+        #: Of the server's process: as many digits each time, because scripts look for it in a text.
+        self._run_id = f"{0:040}"
         #: Until when the server has no memory.
         self._full = 0.0
         #: The keys of the replica that takes over when the server "forgets".
@@ -488,7 +489,7 @@ class World:
         self._begin_process()
 
     def _begin_process(self) -> None:
-        self._run_id = f"{self._run_id}+"
+        self._run_id = f"{int(self._run_id) + 1:040}"
         self.execute("SET", PROCESS, self._run_id)
 
     def close(self) -> None:
