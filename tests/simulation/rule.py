@@ -84,12 +84,10 @@ class Rule:
         """Return a URL that isn't safe, and why its page should not be remembered for it."""
         site, led_to = self._site, self._site.led_to[name, url]
         if url in site.redirects:
-            target = led_to[-1]
-            if site.drops(target, name):
-                return target, f"its target {short(target)} was dropped"  # in this run
-            # If the target has failed, so has each page that leads there.
-            is_safe = self._is_safe(target, name, {url}, may_fail=False)
-            return None if is_safe else (target, f"its target {self._describe(target)}")
+            for target in led_to[-1:]:
+                if not self._is_safe(target, name, {url}, is_target=True):
+                    return target, f"its target {self._describe(target)}"
+            return None
         if (name, url) not in site.done:
             return url, "its callback has not run"
         if site.lacks_item(url):
@@ -105,18 +103,24 @@ class Rule:
         what = f"has a claim{has_failed} without a request" if owner else "has no claim"
         return f"{short(url)} {what}, and isn't recorded"
 
-    def _is_safe(self, url: str, name: str, seen: set[str], *, may_fail: bool = True) -> bool:
-        """Whether a later run crawls a URL, if nobody crawls it now."""
-        if url in seen:
-            return True
-        site, field = self._site, self._site.field(url)
-        owner, request = self._claims.get(field, ("", ""))
-        if request or (owner.startswith("-") and may_fail):
-            return True  # without a request: the page that yielded it has failed with it
+    def _is_safe(self, url: str, name: str, seen: set[str], *, is_target: bool = False) -> bool:
+        """Whether a later run crawls a URL, if nobody crawls it now.
+
+        Args:
+            url: that something led to.
+            name: of the process.
+            seen: URLs that are being looked at.
+            is_target: whether a redirect leads there: that ends as its target does.
+        """
+        owner, request = self._claims.get(self._site.field(url), ("", ""))
         # Each run begins with the start page.
-        if url in (ROOT, *self._together) or site.drops(url, name) or self._is_recorded(url):
+        if request or url == ROOT or url in {*seen, *self._together} or self._is_recorded(url):
             return True
-        if field in self._world.evicted:  # a worker that lives has it, and claims it if it fails
+        # The page that has yielded it has failed with it. And what is dropped is meant to be.
+        if not is_target and (owner.startswith("-") or self._site.drops(url, name)):
+            return True
+        # A worker that lives has it in its memory, and claims it again if it fails.
+        if {url, self._site.field(url)} & self._world.evicted:
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
 

@@ -32,6 +32,8 @@ _NAMES = "|".join(file.stem for file in (Path(scripts.__file__).parent / "lua").
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
 #: In commands that move shared work: the group that claims are made the owner's of, or its list.
 SHARED = re.compile(r"^g[0-9a-f]{16}(\.|$)|:shares:")
+#: The URL in a request that is stored with its claim.
+URL = re.compile(r'"url":"([^"]+)"')
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
 #: Lines of the trace that tell how a page broke the rule.
@@ -104,7 +106,7 @@ class World:
         found: what does not hold, as far as it was found on the way.
         broken: what breaks the rule of remembered pages, and the pages that it is about.
         looks: is called with each batch that was carried out: whose it is, its commands, replies.
-        evicted: fields of claims that the server has evicted.
+        evicted: fields of claims that the server has evicted, and the URLs in their requests.
         doomed: processes that are killed at the next step.
         is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
@@ -471,7 +473,8 @@ class World:
 
     def evict_claims(self, key: bytes) -> None:
         """Delete the claims of a block."""
-        self.evicted |= {field.decode() for field in self.execute("HGETALL", key)}
+        for field, claim in self.execute("HGETALL", key).items():
+            self.evicted |= {field.decode(), *URL.findall(claim.decode())}
         self.log(f"SERVER: evicts {key.decode()}")
         self.execute("DEL", key)
 
