@@ -116,8 +116,11 @@ class Rule:
         # Each run begins with the start page.
         if request or url == ROOT or url in {*seen, *self._together} or self._is_recorded(url):
             return True
-        # The page that has yielded it has failed with it. And what is dropped is meant to be.
-        if not is_target and (owner.startswith("-") or self._site.drops(url, name)):
+        # The page that has yielded it has failed with it.
+        if owner.startswith("-") and not is_target:
+            return True
+        # What is dropped is meant to be, but a redirect that this process follows there is, too.
+        if self._site.drops(url, name) and not (is_target and (name, url) in self._site.refused):
             return True
         # A worker that lives has it in its memory, and claims it again if it fails.
         if {url, self._site.field(url)} & self._world.evicted:

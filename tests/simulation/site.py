@@ -50,6 +50,7 @@ class Site:
         closed: pages that lead to ``DOWN`` as long as it is still fetched.
         shut: how often that is.
         dropped: pages that a middleware drops.
+        refused: process and URL of requests that a middleware has dropped.
         parts: page -> those whose callbacks make its item together.
         closing: URL -> how often its callback still closes the spider.
         captchas: URL -> how often a spider middleware still raises before its callback.
@@ -94,6 +95,7 @@ class Site:
         self.closed: list[str] = []
         self.shut = 0
         self.dropped: set[str] = set()
+        self.refused: set[tuple[str, str]] = set()
         self.parts: dict[str, list[str]] = {}
         self.closing: dict[str, int] = {}
         self.captchas: dict[str, int] = {}
@@ -123,7 +125,7 @@ class Site:
         sources = [
             url
             for url, target in self.redirects.items()
-            if target in self.dropped or self.is_foreign(target, self.domain(url))
+            if target in self.dropped or self._is_foreign(target, self.domain(url))
         ]
         return {*self.dropped, *sources}
 
@@ -132,8 +134,7 @@ class Site:
         is_any = not self._kind.domains or url == ROOT or url in self.unfiltered
         return None if is_any else DOMAINS[sum(url.encode()) % 2]
 
-    def is_foreign(self, url: str, domain: str | None) -> bool:
-        """Whether a page belongs to spiders with another argument."""
+    def _is_foreign(self, url: str, domain: str | None) -> bool:
         return None not in (domain, self.domain(url)) and domain != self.domain(url)
 
     def _add_field(self, url: str) -> None:
@@ -248,7 +249,14 @@ class Site:
 
     def drops(self, url: str, process: str) -> bool:
         """Whether a middleware of a process drops requests for a URL."""
-        return url in self.dropped or self.is_foreign(url, self.spiders.get(process))
+        return url in self.dropped or self._is_foreign(url, self.spiders.get(process))
+
+    def refuses(self, url: str, process: str) -> bool:
+        """Whether a middleware of a process drops a request, which is noted."""
+        drops = self.drops(url, process)
+        if drops:
+            self.refused.add((process, url))
+        return drops
 
     def lacks_item(self, url: str) -> bool:
         """Whether a page has an item that is not delivered."""

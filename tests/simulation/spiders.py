@@ -132,14 +132,15 @@ class Offsite(OffsiteMiddleware):
 
     def should_follow(self, request: Request, spider: Any) -> bool:
         """Whether the spider follows a request."""
-        return not spider.process.site.is_foreign(request.url, spider.domain)
+        process = spider.process
+        return not process.site.refuses(request.url, process.name)
 
 
 class Middleware:
     """Drops requests for some pages, and raises for some responses."""
 
     def __init__(self, process: Any) -> None:
-        self._site = process.site
+        self._process, self._site = process, process.site
 
     @classmethod
     def from_crawler(cls, crawler: Any) -> "Middleware":
@@ -148,7 +149,7 @@ class Middleware:
 
     def process_request(self, request: Request) -> None:
         """Drop a request of a page that each run drops."""
-        if request.url in self._site.dropped:
+        if self._site.refuses(request.url, self._process.name):
             raise IgnoreRequest("it asks for a password")
 
     def process_spider_input(self, response: Response) -> None:
