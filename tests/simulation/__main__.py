@@ -78,8 +78,9 @@ def main() -> int:
                 failed += bool(result.violations)
                 is_shown = options.trace or (result.violations and not options.brief)
                 if is_shown or result.violations:
-                    shown = result.trace if is_shown else []
-                    say(*shown, f"{name} {result.seed}: {', '.join(result.violations)}")
+                    shown = (result.trace, result.story) if is_shown else ((), ())
+                    violations = f"{name} {result.seed}: {', '.join(result.violations)}"
+                    say(*shown[0], violations, *shown[1])
             faults = ", ".join(f"{number} {fault}" for fault, number in sorted(struck.items()))
             say(f"{name}: {len(seeds)} runs from seed {first}, {shared} shared work; {faults}")
         pool.close()

@@ -37,7 +37,14 @@ class Kind:
         gone: share of the pages that are missing.
         items: share of the pages that have an item; below 1, the others are read in each run, and
             at the end each of them links a page that is new.
+        redirects: whether pages lead to one that fails, to one that changes, and to one that is
+            dropped.
+        objects: share of the pages whose item is made by requests that share an object.
+        domains: whether each run has one of two arguments, and crawls one half of the pages.
+        closes: whether some callbacks close the spider at first.
+        captchas: whether a spider middleware raises for some responses at first.
         each_run: matches the URLs of pages that are remembered for a run only.
+        middlewares: settings of all crawls, with any filter.
         settings: more of them, of all processes.
         choices: settings that each process draws one value of.
         queues: each run has one of them.
@@ -54,7 +61,13 @@ class Kind:
     raises: bool = False
     gone: float = 0.08
     items: float = 1.0
+    redirects: bool = False
+    objects: float = 0.0
+    domains: bool = False
+    closes: bool = False
+    captchas: bool = False
     each_run: str = ""
+    middlewares: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     queues: Sequence[str] = (MEMORY, MEMORY, JOBDIR, REDIS, TRANSIENT)
@@ -80,6 +93,11 @@ _SHARED: dict[str, Any] = {
     "starts": 0.05,
     "queues": (MEMORY,),
     "choices": {"CONCURRENT_REQUESTS": [1, 2]},
+}
+_OWN = {"simulation.spiders.Middleware": 50}
+_OFFSITE = {
+    "scrapy.downloadermiddlewares.offsite.OffsiteMiddleware": None,
+    "simulation.spiders.Offsite": 50,
 }
 KINDS: dict[str, Kind] = {
     "kills": Kind(_ENDS, fails=False, repeats=False),
@@ -115,6 +133,37 @@ KINDS: dict[str, Kind] = {
             "BLOOM_RECRAWL_RULES": [[], [("[02468]$", "1 hour")], [("[0-4]$", "90 minutes")]],
         },
         passes=True,
+    ),
+    "redirects": Kind(
+        _FAULTS,
+        pages=(3, 8),
+        redirects=True,
+        middlewares={"DOWNLOADER_MIDDLEWARES": _OWN},
+    ),
+    "arguments": Kind(
+        _ENDS,
+        domains=True,
+        closes=True,
+        middlewares={"DOWNLOADER_MIDDLEWARES": _OFFSITE},
+        queues=(MEMORY,),
+    ),
+    "objects": Kind(
+        {"kill": 0.002, "kill_sharer": 0.1},
+        objects=0.4,
+        **{**_SHARED, "pages": (8, 16)},
+    ),
+    "captchas": Kind(
+        _ENDS,
+        closes=True,
+        captchas=True,
+        middlewares={"SPIDER_MIDDLEWARES": _OWN},
+    ),
+    # Claims that a server loses together with the process that has them are lost: no kills.
+    "evictions": Kind(
+        {"evict_claims": 0.01, "flush": 0.003, "empty": 0.003, "evict": 0.002},
+        each_run="[3-5]$",
+        settings={"BLOOM_RECRAWL_RULES": [("[3-5]$", "run")]},
+        queues=(MEMORY, REDIS),
     ),
     "scheduled": Kind(
         _NETWORK,

@@ -88,12 +88,14 @@ class Process:
         site: the site.
         name: of the process.
         settings: Scrapy's, besides those of all processes.
+        domain: the argument of its spider; None without.
 
     Attributes:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
         items: URLs whose items it has delivered.
         pages: those that it has crawled.
+        domain: the argument of its spider.
         dont_filter: of its start request.
         unpicklable: what no queue can store; None where that would be an error.
         again: when it gets the next SIGINT.
@@ -106,7 +108,11 @@ class Process:
         site: Site,
         name: str,
         settings: dict[str, Any],
+        domain: str | None = None,
     ) -> None:
+        self.domain = domain
+        if domain is not None:
+            site.spiders[name] = domain
         self.world, self.site, self.name, self.rng = world, site, name, world.rng
         self.must_stop, self.owner, self.is_clean = False, "", False
         self.items, self.pages = set[str](), set[str]()
@@ -121,8 +127,9 @@ class Process:
     # -- what its parts report --
 
     def crawled(self, response: Response) -> None:
-        """Note that a page's callback is done."""
-        self.pages.add(response.url)
+        """Note that a page's callback or errback is done."""
+        if response.status == 200:
+            self.pages.add(response.url)
         if not self.site.is_plain:
             self.site.crawled(response, self.name)
 
@@ -177,7 +184,8 @@ class Process:
         if self.must_stop:
             return
         self._process = process = _Process(self.world, self._settings)
-        crawling = process.crawl(Pages)
+        arguments = {} if self.domain is None else {"domain": self.domain}
+        crawling = process.crawl(Pages, **arguments)
         (crawled,) = process.crawlers
         process.start(install_signal_handlers=False)
         self._process, self.is_clean = None, self._signals < 2
@@ -217,6 +225,12 @@ class _AsyncClient(redis.asyncio.Redis):
 
     async def aclose(self, *_: Any, **__: Any) -> None:
         """There is nothing to close."""
+
+
+def owner_of(claim: str | bytes) -> str:
+    """Return the owner in a claim, without the arguments of its spider."""
+    text = claim.decode() if isinstance(claim, bytes) else claim
+    return text.partition(" ")[0].partition(".")[0]
 
 
 def _commands(calls: Any, by_text: bool) -> list[Any]:
@@ -331,9 +345,9 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
     """Return what lets the package connect to the world, with its time and random numbers."""
     name_really = Worker.own
 
-    def own(queue: str, group: str) -> Worker:
-        worker = name_really(queue, group)
-        world.process.owner = worker.id
+    def own(*args: Any, **kwargs: Any) -> Worker:
+        worker = name_really(*args, **kwargs)
+        world.process.owner = owner_of(worker.id)
         return worker
 
     def connect(*_: object, **__: object) -> Connection:

@@ -8,6 +8,7 @@ gets, no request may be pending, and each key of a filter with a window has an e
 
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -17,8 +18,10 @@ from support.clock import FrozenServer
 
 from scrapy_bloom import BloomFilter
 from simulation.kinds import JOBDIR, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
-from simulation.process import Process, simulated
-from simulation.site import Site, short
+from simulation.process import Process, owner_of, simulated
+from simulation.rule import Rule
+from simulation.site import DOMAINS, short
+from simulation.special import make_site
 from simulation.world import World
 
 #: Hashes keep the order in which their fields were written: a run repeats on another server.
@@ -49,12 +52,14 @@ class Result:
     Attributes:
         seed: of the run.
         violations: what does not hold, a line each.
+        story: what led to the first of these, a line each, if it breaks the rule.
         struck: what happened, as in the world.
         trace: what happened, a line each.
     """
 
     seed: int
     violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
@@ -74,6 +79,7 @@ def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
             result.violations += Run(world, kind, Path(directory)).violations()
     except AssertionError as error:
         result.violations += [*world.found, f"{type(error).__name__}: {error}"]
+        result.story = world.story()
     finally:
         world.close()
     return result
@@ -98,7 +104,12 @@ class Run:
             kind = replace(kind, workers=1)
         if kind.stored < 1 and kind.faults.get("lost_request"):  # or, the same, if it was cut off
             kind = replace(kind, stored=1.0) if rng.random() < 0.5 else replace(kind, workers=1)
-        self._kind, self._site = kind, Site(rng, world.log, kind)
+        if kind.objects and rng.random() < 0.5:  # without faults they are filtered
+            kind = replace(kind, faults={}, fails=False)
+        world.faults = kind.faults
+        self._kind, self._site = kind, make_site(rng, world.log, kind)
+        self._domains: Sequence[str | None] = DOMAINS if kind.domains else (None,)
+        world.looks = Rule(world, self._site).look
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         # Of all crawls: a link to the start page may record it, and hide it from a later one.
         self._settings = {"SIMULATED_DONT_FILTER": rng.random() < 0.7}
@@ -129,7 +140,7 @@ class Run:
         if self._kind.passes:
             self._world.log("ALL URLS ARE FORGOTTEN")
             self._world.now += WINDOW + 2 * PERIOD
-            self._site.crawled_pages.clear()
+            self._site.forget()
             self._crawl_until_quiet()
             self._check(" after the window")
         return [*self._world.found, *self._found]
@@ -143,13 +154,13 @@ class Run:
             nonlocal steps
             steps += 1
             if len(self._processes) < kind.workers and world.rng.random() < kind.starts:
-                self._start()
+                self._start(world.rng.choice(self._domains))
             self._strike()
             self._note_ended()
             if steps % LOOK_STEPS == 0:
                 self._found += self._lasting()
 
-        self._start()
+        self._start(world.rng.choice(self._domains))
         world.run(lambda: steps >= STEPS, between)
         for process in self._processes:
             if self._kind.faults.get("kill") and world.rng.random() < 0.5:
@@ -167,15 +178,26 @@ class Run:
             world.rng.choice(self._processes).stop()
         if world.faults.get("forget") and world.rng.random() < 0.05:
             world.replicate()
-        for fault in ("forget", "restart", "fill", "evict"):
+        for fault in ("forget", "restart", "fill", "evict", "flush", "empty"):
             if world.strikes(fault):
                 getattr(world, fault)()
+        if world.strikes("evict_claims"):
+            self._evict_claims()
         if world.strikes("jump"):
             longest = PERIOD / 2 if self._kind.passes else 300.0
             world.now += world.rng.choice([5.0, 20.0, longest])
         for process in self._processes:
             if process.again <= world.now:
                 process.stop()
+
+    def _evict_claims(self) -> None:
+        """Evict the claims of a block, unless nobody has the request of one of them in memory."""
+        living = {one.owner for one in self._processes if self._world.lives(one.name)}
+        for key in self._keys(b":claims:"):
+            owners = {owner_of(claim) for claim in self._claims_in(key).values()}
+            if owners and all(owner in living or owner[0] == "q" for owner in owners):
+                self._world.evict_claims(key)
+                return
 
     def _note_ended(self) -> None:
         """Note the pages that processes have left which are over."""
@@ -188,14 +210,14 @@ class Run:
         has_finished = not all(one.must_stop for one in ended.values())
         self._ended |= dict.fromkeys(ended, self._world.now)
         for key in self._keys(b":claims:"):
-            for name, claim in self._world.client.hgetall(key).items():
-                url = self._site.fields.get(name.decode(), name.decode())
-                process = self._left_by(claim.split()[0].decode(), url, over)
+            for name, claim in self._claims_in(key).items():
+                url, owner = self._site.fields.get(name.decode(), name.decode()), owner_of(claim)
+                process = self._left_by(owner, url, over)
                 if process is not None:
                     self._left_behind[url].add(process.name)
                     if not (process.must_stop or self._kind.repeats):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
-                died = self._ended.get(claim.split()[0].decode(), self._world.now)
+                died = self._ended.get(owner, self._world.now)
                 is_over = died + NOTICED_SECONDS[self._world.place] < self._world.now
                 if is_over and has_finished and not self._kind.repeats:
                     self._found.append(f"a dead worker's page was not picked up: {short(url)}")
@@ -220,13 +242,16 @@ class Run:
         return None
 
     def _crawl_until_quiet(self) -> None:
-        for _ in range(LAST_CRAWLS):
+        quiet = 0
+        for number in range(LAST_CRAWLS * len(self._domains)):
             before, was_quiet = self._lasting_fetches(), not self._left()
             self._world.now += 120.0  # failed pages are ready to be retried
-            process = self._start()
+            process = self._start(self._domains[number % len(self._domains)])
             self._finish(process)
             self._note_ended()
-            if was_quiet and self._lasting_fetches() == before and not self._left():
+            is_quiet = was_quiet and self._lasting_fetches() == before and not self._left()
+            quiet = quiet + 1 if is_quiet else 0
+            if quiet == len(self._domains):
                 return
 
     def _finish(self, process: Process) -> None:
@@ -237,25 +262,24 @@ class Run:
         site = self._site
         times = sum(count for url, count in site.fetched.items() if url not in site.each_run)
         # A page that is read in each run is crawled by a later one if it fails in this one.
-        return times - sum(
-            map(sum, (d.values() for d in (site.fails, site.stumbling, site.raises)))
-        )
+        return times - site.left()
 
-    def _start(self) -> Process:
+    def _start(self, domain: str | None) -> Process:
         self._started += 1
         name, rng, kind = f"p{self._started}", self._world.rng, self._kind
         drawn = {name: rng.choice(values) for name, values in {**CHOICES, **kind.choices}.items()}
         drawn |= self._last if self._is_ending else {}
         if kind.faults.get("stop") and not self._is_ending and rng.random() < 0.3:
             drawn[rng.choice(ENDS)] = rng.randint(1, 4)
-        self._world.log(f"{name}: STARTS {drawn}")
+        self._world.log(f"{name}: STARTS {domain or ''} {drawn}")
         own = {**SETTINGS, **kind.settings, **drawn, **self._queue_settings()}
-        self._last_started = process = self._make(name, own)
+        self._last_started = process = self._make(name, own, domain)
         self._processes.append(process)
         return process
 
-    def _make(self, name: str, own: dict[str, Any]) -> Process:
-        return Process(self._world, self._site, name, {**self._settings, **own})
+    def _make(self, name: str, own: dict[str, Any], domain: str | None) -> Process:
+        settings = {**self._settings, **self._kind.middlewares, **own}
+        return Process(self._world, self._site, name, settings, domain)
 
     def _queue_settings(self) -> dict[str, Any]:
         if self._queue == JOBDIR:
@@ -269,23 +293,27 @@ class Run:
             return {"SCHEDULER": scheduler, "SCHEDULER_PERSIST": self._queue == REDIS}
         return {}
 
-    def _crawl_plainly(self) -> Process:
-        """Crawl with Scrapy's own filter in memory; nothing is noted but what it gets."""
+    def _crawl_plainly(self) -> tuple[set[str], set[str]]:
+        """Crawl with Scrapy's own filter in memory; return the pages and items that it gets."""
         self._site.is_plain = True
         own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
-        process = self._make("plain", own)
-        self._finish(process)
+        pages, items = set[str](), set[str]()
+        for domain in self._domains:
+            process = self._make("plain", own, domain)
+            self._finish(process)
+            pages |= process.pages
+            items |= process.items
         self._site.is_plain = False
-        return process
+        return pages, items
 
     # -- what must hold --
 
     def _check(self, when: str) -> None:
-        plain, crawled = self._crawl_plainly(), self._site.crawled_pages.keys()
-        self._found += [f"missing{when}: {short(url)}" for url in sorted(plain.pages - crawled)]
-        more = sorted(crawled - plain.pages)
+        (pages, items), crawled = self._crawl_plainly(), self._site.crawled_pages.keys()
+        self._found += [f"missing{when}: {short(url)}" for url in sorted(pages - crawled)]
+        more = sorted(crawled - pages)
         self._found += [f"Scrapy does not get it: {short(url)}" for url in more]
-        lost = plain.items - self._site.stored
+        lost = items - self._site.stored
         self._found += [f"its item is lost: {short(url)}" for url in sorted(lost)]
         self._found += [*self._left(), *self._lasting()]
         if not self._kind.repeats:
@@ -304,12 +332,17 @@ class Run:
         lasting = sorted(site.crawled_pages.keys() - site.each_run)
         self._found += [f"forgotten: {short(url)}" for url in lasting if items[url] not in bloom]
 
+    def _claims_in(self, key: bytes) -> dict[bytes, bytes]:
+        return self._world.client.hgetall(key)  # type: ignore[return-value]
+
     def _keys(self, part: bytes) -> list[bytes]:
         return sorted(key for key in self._world.execute("KEYS", "{*") if part in key)
 
     def _left(self) -> list[str]:
-        client = self._world.client
-        return [f"left: {key!r} {client.hgetall(key)}" for key in self._keys(b":claims:")]
+        """Return the claims that there are, but those of pages that each run drops."""
+        nowhere = {self._site.field(url).encode() for url in self._site.leads_nowhere}
+        claims = {key: self._claims_in(key) for key in self._keys(b":claims:")}
+        return [f"left: {key!r} {own}" for key, own in claims.items() if own.keys() - nowhere]
 
     def _lasting(self) -> list[str]:
         keys = self._keys(b"")

@@ -7,6 +7,8 @@ from io import BytesIO
 from typing import Any
 
 from scrapy import Request, Spider
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
@@ -21,10 +23,12 @@ class Pages(Spider):
 
     Attributes:
         process: that it crawls in.
+        domain: whose pages it crawls; None for all.
     """
 
     name = "pages"
     process: Any
+    domain: str | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> "Pages":
@@ -43,22 +47,28 @@ class Pages(Spider):
         process, url = self.process, response.url
         rng, site = process.rng, process.site
         outputs: list[Any] = self.links_of(url)
-        if response.status == 200 and url not in site.listings:
+        if response.status == 200 and url not in (*site.listings, *site.parts):
             outputs.insert(rng.randint(0, len(outputs)), {"url": url})
-        if site.stumbles(url):
-            outputs.insert(rng.randint(0, len(outputs)), None)
+        if error := site.error_of(url):
+            outputs.insert(rng.randint(0, len(outputs)), error)
         form = rng.choice((self._yield, self._yield, self._wait_and_yield))
         return form(response, outputs)
+
+    def parse_part(self, response: Response, shared: dict[str, Any]) -> Iterator[Any]:
+        """Yield the item of the page that has yielded this request, if it's the last of these."""
+        shared["missing"] = [url for url in shared["missing"] if url != response.url]
+        item = {"url": shared["page"]}
+        return self._yield(response, [] if shared["missing"] else [item])
 
     def failed(self, failure: Failure) -> Iterator[Request]:
         """Follow the links of a page that is missing."""
         response = getattr(failure.value, "response", None)
         if response is not None and response.status in (404, 410):
-            yield from self.links_of(response.url)
+            yield from self._yield(response, self.links_of(response.url))
 
     def _yield(self, response: Response, outputs: Iterable[Any]) -> Iterator[Any]:
         for output in outputs:
-            self._before(output)
+            self._before(response.url, output)
             yield output
         self.process.crawled(response)
 
@@ -68,17 +78,39 @@ class Pages(Spider):
         for output in outputs:
             if seconds := self.process.rng.choice(WAITS):
                 await asyncio.sleep(seconds)
-            self._before(output)
+            self._before(response.url, output)
             yield output
         self.process.crawled(response)
 
-    def _before(self, output: Any) -> None:
-        if output is None:
-            raise SiteError("there is no price")
+    def _before(self, url: str, output: Any) -> None:
+        if isinstance(output, Exception):
+            raise output
+        if isinstance(output, Request):
+            process, link = self.process, output.url
+            is_part = link in process.site.parts.get(url, ())
+            waits = is_part or not dict(process.site.links[url])[link]
+            process.site.leads(process.name, url, link, waits=waits)
 
     def links_of(self, url: str) -> list[Request]:
         """Return requests for the links of a page."""
-        return [self._request(link, is_ok) for link, is_ok in self.process.site.links[url]]
+        site = self.process.site
+        parts = site.parts.get(url, [])
+        shared = {"page": url, "missing": parts}
+        return [
+            self._part(link, shared) if link in parts else self._request(link, is_ok)
+            for link, is_ok in site.links[url]
+        ]
+
+    def _part(self, link: str, shared: dict[str, Any]) -> Request:
+        """Return one of the requests that make an item together."""
+        is_unfiltered = link in self.process.site.unfiltered
+        return Request(
+            link,
+            self.parse_part,
+            errback=self.failed,
+            cb_kwargs={"shared": shared},
+            dont_filter=is_unfiltered,
+        )
 
     def _request(self, link: str, is_stored: bool) -> Request:
         rng = self.process.rng
@@ -93,6 +125,37 @@ class Pages(Spider):
             more["cb_kwargs"] = {"depth": 1}
         more["dont_filter"] = link in self.process.site.unfiltered
         return Request(link, callback, errback=self.failed, **more)
+
+
+class Offsite(OffsiteMiddleware):
+    """Drops requests of other spiders' domains."""
+
+    def should_follow(self, request: Request, spider: Any) -> bool:
+        """Whether the spider follows a request."""
+        process = spider.process
+        return not process.site.refuses(request.url, process.name)
+
+
+class Middleware:
+    """Drops requests for some pages, and raises for some responses."""
+
+    def __init__(self, process: Any) -> None:
+        self._process, self._site = process, process.site
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> "Middleware":
+        """Return the middleware of a process."""
+        return cls(crawler.settings["SIMULATED_PROCESS"])
+
+    def process_request(self, request: Request) -> None:
+        """Drop a request of a page that each run drops."""
+        if self._site.refuses(request.url, self._process.name):
+            raise IgnoreRequest("it asks for a password")
+
+    def process_spider_input(self, response: Response) -> None:
+        """Keep a response from its callback."""
+        if self._site.is_blocked(response.url):
+            raise SiteError("it is a captcha")
 
 
 class Handler:

@@ -31,9 +31,13 @@ _NAMES = "|".join(file.stem for file in (Path(scripts.__file__).parent / "lua").
 #: How each part of a script begins: with its name. The last part is the script's own.
 NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
 #: In commands that move shared work: the group that claims are made the owner's of, or its list.
-SHARED = re.compile("^g[0-9a-f]{16}$|:shares:")
+SHARED = re.compile(r"^g[0-9a-f]{16}(\.|$)|:shares:")
+#: The URL in a request that is stored with its claim.
+URL = re.compile(r'"url":"([^"]+)"')
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
+#: Lines of the trace that tell how a page broke the rule.
+STORY = 10
 #: Seconds that a batch is on its way to the server.
 LATENCIES = (0.0, 0.0, 0.0, 0.001, 0.01, 0.3)
 
@@ -74,6 +78,9 @@ class Task:
 #: - stop: at any step, a process gets a SIGINT.
 #: - forget: at any step, the server is replaced by a replica that lags behind.
 #: - evict: at any step, the server evicts a key of the filter, but no claims.
+#: - evict_claims: at any step, the server evicts the claims of a block, of workers that live.
+#: - flush: at any step, all keys are deleted, and scrapy-redis's queue with them.
+#: - empty: the same, by a restart of the server.
 #: - stall: a task that could continue waits, although time passes.
 #: - jump: at any step, the clocks of server and processes go forward by minutes.
 #: - restart: at any step, the server is started again, with all its data and no scripts.
@@ -97,6 +104,9 @@ class World:
         trace: what happened, a line each.
         struck: faults that happened, and "share" for each batch that gave or received work.
         found: what does not hold, as far as it was found on the way.
+        broken: what breaks the rule of remembered pages, and the pages that it is about.
+        looks: is called with each batch that was carried out: whose it is, its commands, replies.
+        evicted: fields of claims that the server has evicted, and the URLs in their requests.
         doomed: processes that are killed at the next step.
         is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
@@ -112,6 +122,9 @@ class World:
         self.trace: list[str] = []
         self.struck: list[str] = []
         self.found: list[str] = []
+        self.broken: list[str] = []
+        self.looks: Callable[[str, Sequence[Words], Sequence[Any]], object] = lambda *_: None
+        self.evicted: set[str] = set()
         self.doomed: list[Any] = []
         #: Name of a client -> the shares that it has given last.
         self._given: dict[str, set[bytes]] = {}
@@ -122,11 +135,12 @@ class World:
         self._begin = int(MOVED_TO.timestamp())
         self._tasks: list[Task] = []
         self._current: Task | None = None
-        #: Batches that are carried out after their client has given up, and from when on.
-        self._late: list[tuple[float, Sequence[Words]]] = []
+        #: Batches that are carried out after their client has given up: from when on, and whose.
+        self._late: list[tuple[float, str, Sequence[Words]]] = []
         #: SHA-1 of a script -> its name, and SHA-1 of the script that asks for the world's id.
         self._scripts: dict[str, tuple[str, str]] = {}
-        self._run_id = "process"
+        #: Of the server's process: as many digits each time, because scripts look for it in a text.
+        self._run_id = f"{0:040}"
         #: Until when the server has no memory.
         self._full = 0.0
         #: The keys of the replica that takes over when the server "forgets".
@@ -154,6 +168,19 @@ class World:
         """Note what happened."""
         if not self.is_ending:
             self.trace.append(f"{self.now:9.2f}  {what}")
+
+    def violate(self, what: str, *names: str) -> None:
+        """Note that a page breaks the rule: the run ends before the next step."""
+        self.broken = self.broken or [what, *names]
+
+    def story(self) -> list[str]:
+        """Return the last lines of the trace about the pages that break the rule."""
+        if not self.broken:
+            return []
+        names = "|".join(map(re.escape, self.broken[1:]))
+        about = re.compile(rf"(?<!\S)({names})(?=[ ,*]|$)")
+        lines = [line for line in self.trace if about.search(line[9:].partition(" ->")[0])]
+        return lines[-STORY:]
 
     def strikes(self, fault: str) -> bool:
         """Whether a fault happens now; it is noted."""
@@ -242,9 +269,10 @@ class World:
             between: is called before each step.
 
         Raises:
-            AssertionError: it takes too long.
+            AssertionError: it takes too long, or the rule is broken.
         """
         while not until():
+            assert not self.broken, self.broken[0]
             self._steps += 1
             if self._steps > MAX_STEPS:
                 raise AssertionError("the run does not end")
@@ -274,7 +302,7 @@ class World:
     def _pass_time(self) -> None:
         if not self._tasks:
             return
-        moments = [moment for moment, _ in self._late] + [task.until for task in self._tasks]
+        moments = [moment for moment, *_ in self._late] + [task.until for task in self._tasks]
         later = [moment for moment in moments if self.now < moment < float("inf")]
         if not later:
             raise AssertionError("every task waits for ever")
@@ -297,14 +325,15 @@ class World:
             self.log(f"{what}: LOST")
         elif self.strikes("late"):
             self.log(f"{what}: LATE")
-            self._late.append((self.now + self.rng.choice([0.0, 0.5, 8.0, 60.0]), [*commands]))
+            moment = self.now + self.rng.choice([0.0, 0.5, 8.0, 60.0])
+            self._late.append((moment, name, [*commands]))
         elif self.strikes("partial"):
             count = self.rng.randrange(len(commands))
             self.log(f"{what}: the first {count}")
-            self._carry_out(commands[:count])
+            self._carry_out(name, commands, count)
         else:
             self._check_shares(name, commands)
-            replies = self._carry_out(commands)
+            replies = self._carry_out(name, commands, len(commands))
             what += f" -> {' '.join(filter(None, map(_show, replies)))}"
             shares = _shares(commands, replies)
             self.struck += ["share"] * shares
@@ -329,23 +358,25 @@ class World:
     def _carry_out_late(self) -> None:
         for entry in [entry for entry in self._late if entry[0] <= self.now]:
             self._late.remove(entry)
-            self.log(f"late: {self._describe(entry[1])}")
-            self._carry_out(entry[1])
+            _, name, commands = entry
+            self.log(f"late: {name}: {self._describe(commands)}")
+            self._carry_out(name, commands, len(commands))
 
-    def _carry_out(self, commands: Sequence[Words]) -> list[Any]:
-        """Carry out commands in one round trip; return replies, with errors among them."""
+    def _carry_out(self, name: str, commands: Sequence[Words], count: int) -> list[Any]:
+        """Carry out so many commands in one round trip; return replies, with errors among them."""
         if self.time != self._clock:
             self._clock = self.time
             # In the middle of a second: the clock may be off by a millisecond.
             self._server.freeze_at(self._clock + 0.5, self._shown)
         if is_full := self._full > self.now:
             self.execute("CONFIG", "SET", "maxmemory", 1)
-        answers = [self._answer(words) for words in commands]
+        answers = [self._answer(words) for words in commands[:count]]
         sent = [answer for answer in answers if isinstance(answer, tuple)]
         self._connection.send_packed_command(self._connection.pack_commands(sent))
         replies = [self._reply() if isinstance(one, tuple) else one for one in answers]
         if is_full:
             self.execute("CONFIG", "SET", "maxmemory", 0)
+        self.looks(name, commands, replies)
         return replies
 
     def _shown(self) -> float:
@@ -395,14 +426,14 @@ class World:
         return ", ".join(map(self._describe_one, commands))
 
     def _describe_one(self, command: Words) -> str:
-        name, *rest = command
-        script = str(name)
-        if name == "EVALSHA" and rest[0] in self._scripts:
-            script = self._scripts[rest[0]][0]
-        elif name == "EVAL":
-            script = NAME.findall(rest[0])[-1]
-        urls = [self.names[one] for one in rest if isinstance(one, str) and one in self.names]
-        return " ".join((script, *urls))
+        urls = [self.names[one] for one in command if isinstance(one, str) and one in self.names]
+        return " ".join((self.script_of(command) or str(command[0]), *urls))
+
+    def script_of(self, command: Words) -> str:
+        """Return the name of the script that a command runs; "" if it runs none that is known."""
+        if command[0] == "EVAL":
+            return str(NAME.findall(command[1])[-1])
+        return self._scripts.get(command[1], ("",))[0] if command[0] == "EVALSHA" else ""
 
     # -- what happens to it --
 
@@ -440,8 +471,28 @@ class World:
             self.log(f"SERVER: evicts {key.decode()}")
             self.execute("DEL", key)
 
+    def evict_claims(self, key: bytes) -> None:
+        """Delete the claims of a block."""
+        for field, claim in self.execute("HGETALL", key).items():
+            self.evicted |= {field.decode(), *URL.findall(claim.decode())}
+        self.log(f"SERVER: evicts {key.decode()}")
+        self.execute("DEL", key)
+
+    def flush(self) -> None:
+        """Delete all keys."""
+        self.log("SERVER: all keys are deleted")
+        for key in self.execute("KEYS", "*"):
+            if key != PROCESS.encode():
+                self.execute("DEL", key)
+
+    def empty(self) -> None:
+        """Start the server again, without its data."""
+        self.flush()
+        self._scripts.clear()
+        self._begin_process()
+
     def _begin_process(self) -> None:
-        self._run_id = f"{self._run_id}+"
+        self._run_id = f"{int(self._run_id) + 1:040}"
         self.execute("SET", PROCESS, self._run_id)
 
     def close(self) -> None:

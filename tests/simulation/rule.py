@@ -1,0 +1,170 @@
+"""Checks, each time a page is remembered, that everything that it led to is safe.
+
+A link, or a redirect's target, is safe if it's recorded in the filter, or stored with its request
+where a later run finds it. The check comes right after the server has carried out the script that
+records a page, before anything else can happen. So it finds a page that breaks the rule although,
+by luck, nothing is lost in the end.
+"""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from simulation.site import ROOT, Site, short
+from simulation.world import Words, World
+
+#: How the fields of claims begin whose requests aren't looked up.
+ONCE = b"once:".hex()
+
+
+class Rule:
+    """The rule, for one site.
+
+    Args:
+        world: whose server is looked at.
+        site: knows what each page has led to.
+    """
+
+    def __init__(self, world: World, site: Site) -> None:
+        self._world, self._site = world, site
+        #: URL -> the bitmaps that it was recorded in, with its bits.
+        self._recorded: dict[str, list[tuple[str, Sequence[int]]]] = defaultdict(list)
+        #: Field of each claim that there is now -> its owner and its request.
+        self._claims: dict[str, tuple[str, str]] = {}
+        #: Pages that the batch records which is carried out now.
+        self._together: set[str] = set()
+
+    def look(self, name: str, commands: Sequence[Words], replies: Sequence[Any]) -> None:
+        """Check the pages that a batch of commands has recorded.
+
+        Args:
+            name: of the process that has sent the batch.
+            commands: the batch.
+            replies: to the commands that were carried out.
+        """
+        recorded: list[str] = []
+        self._together = set()
+        for words, reply in zip_longest(commands, replies):
+            if self._world.script_of(words) == "add" and ":claims:" in words[2 + words[2]]:
+                urls = [self._site.fields[one] for one in words if one in self._site.fields]
+                self._together |= {*urls}
+                recorded += self._note(words, urls, reply)
+        self._claims = dict(self._read_claims()) if recorded else {}
+        for url in recorded:
+            if problem := self._problem(name, url):
+                unsafe, why = problem
+                what = f"{short(url)} is remembered, but {why}"
+                self._world.violate(what, short(url), short(unsafe))
+
+    def _note(self, words: Words, urls: Sequence[str], reply: Any) -> Iterator[str]:
+        """Note where pages are recorded, and yield those that were new."""
+        if not isinstance(reply, list) or reply[0] != b"ok":
+            return
+        keys, own = words[3 : 3 + words[2]], words[3 + words[2] :]
+        # As lua/layers.lua has it: the offsets of each URL in the first bitmap that is written.
+        count, group, offsets, sizes = own[2], own[3][0], own[4], own[5]
+        for place, (url, verdict) in enumerate(zip(urls, reply[1].decode(), strict=True)):
+            if verdict == "1":
+                at = 4 * count * (place * sizes + group)
+                self._recorded[url].append((keys[1], struct.unpack_from(f"<{count}I", offsets, at)))
+                yield url
+
+    def _read_claims(self) -> Iterator[tuple[str, tuple[str, str]]]:
+        execute = self._world.execute
+        for key in execute("KEYS", "*:claims:*"):
+            for field, claim in execute("HGETALL", key).items():
+                owner, *_, request = claim.decode().split(" ", 4)
+                yield field.decode(), (owner, request)
+
+    # -- what a page has led to --
+
+    def _problem(self, name: str, url: str) -> tuple[str, str] | None:
+        """Return a URL that isn't safe, and why its page should not be remembered for it."""
+        site, led_to = self._site, self._site.led_to[name, url]
+        if url in site.redirects:
+            for target in led_to[-1:]:
+                if not self._is_safe(target, name, {url}, is_target=True):
+                    return target, f"its target {self._describe(target)}"
+            return None
+        if (name, url) not in site.done:
+            return url, "its callback has not run"
+        if site.lacks_item(url):
+            return url, "its item is not delivered"
+        for link in led_to:
+            if not self._is_safe(link, name, {url}) and not self._waits(link, url, name):
+                return link, f"its link {self._describe(link)}"
+        return None
+
+    def _describe(self, url: str) -> str:
+        owner, _ = self._claims.get(self._site.field(url), ("", ""))
+        has_failed = " that failed" * owner.startswith("-")
+        what = f"has a claim{has_failed} without a request" if owner else "has no claim"
+        return f"{short(url)} {what}, and isn't recorded"
+
+    def _is_safe(self, url: str, name: str, seen: set[str], *, is_target: bool = False) -> bool:
+        """Whether a later run crawls a URL, if nobody crawls it now.
+
+        Args:
+            url: that something led to.
+            name: of the process.
+            seen: URLs that are being looked at.
+            is_target: whether a redirect leads there: that ends as its target does.
+        """
+        owner, request = self._claims.get(self._site.field(url), ("", ""))
+        # Each run begins with the start page.
+        if request or url == ROOT or url in {*seen, *self._together} or self._is_recorded(url):
+            return True
+        # The page that has yielded it has failed with it.
+        if owner.startswith("-") and not is_target:
+            return True
+        # What is dropped is meant to be, but a redirect that this process follows there is, too.
+        if self._site.drops(url, name) and not (is_target and (name, url) in self._site.refused):
+            return True
+        # A worker that lives has it in its memory, and claims it again if it fails.
+        if {url, self._site.field(url)} & self._world.evicted:
+            return True
+        return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
+
+    def _is_recorded(self, url: str) -> bool:
+        return any(
+            all(self._world.execute("BITFIELD_RO", key, *_gets(bits)))
+            for key, bits in self._recorded.get(url, ())
+        )
+
+    def _is_stored_once(self, url: str) -> bool:
+        """Whether the request is stored although it's not looked up."""
+        return any(
+            f'"{url}"' in request
+            for field, (_, request) in self._claims.items()
+            if field.startswith(ONCE)
+        )
+
+    def _is_crawled(self, url: str, name: str, seen: set[str]) -> bool:
+        """Whether a page is crawled, although it's not recorded, and all that it led to is safe.
+
+        For example, it's read in each run, or the server has lost that it was recorded.
+        """
+        site, led_to = self._site, self._site.led_to["", url]
+        if url in site.redirects:
+            led_to = led_to[-1:]
+            is_done = bool(led_to)
+        else:
+            is_done = ("", url) in site.done and not site.lacks_item(url)
+        return is_done and all(self._is_safe(one, name, seen) for one in led_to)
+
+    def _waits(self, url: str, page: str, name: str) -> bool:
+        """Whether a URL waits for a page: then the page that it was found on yields it again."""
+        parents, found = [page], {page}
+        while parents:
+            more = self._site.waiting[name, parents.pop()] - found
+            found |= more
+            parents += more
+        return url in found
+
+
+def _gets(bits: Sequence[int]) -> Iterator[Any]:
+    """Return the words of a command that reads bits."""
+    for bit in bits:
+        yield from ("GET", "u1", bit)
