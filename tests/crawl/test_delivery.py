@@ -104,6 +104,18 @@ class Later(FeedExporter):
     async def item_scraped(self, item, spider):
         return super().item_scraped(item, spider)
 
+class Late(FeedExporter):
+    "Starts to store full batches only when the spider closes, as Scrapy 2.14 to 2.17 do."
+    def __init__(self, crawler):
+        super().__init__(crawler)
+        self._pending_close_coros = []
+    if hasattr(FeedExporter, "_schedule_slot_close"):
+        def _schedule_slot_close(self, slot, spider):
+            self._pending_close_coros.append(self._close_slot(slot, spider))
+        async def close_spider(self, spider):
+            await super().close_spider(spider)
+            await asyncio.gather(*self._pending_close_coros)
+
 class Stranger(FeedExporter):
     @classmethod
     def from_crawler(cls, crawler):
@@ -230,6 +242,20 @@ def test_a_run_that_ends_early_and_a_plain_one_store_all_items(store: Store, end
 def bulk(store: Store, **settings: Any) -> dict[str, Any]:
     settings = {"BLOOM_REMEMBER": "crawled", **settings}
     return {**store.settings(**settings), "ITEM_PIPELINES": '{"odd_spider.Bulk": 1}'}
+
+
+@pytest.mark.parametrize("exporter", ["FeedExporter", "Late"])
+def test_full_batches_are_stored_before_the_spider_closes(store: Store, exporter: str) -> None:
+    lab, settings = store.lab, store.settings(BATCHES, EXTENSIONS=own_exporter(exporter))
+    lab.kill_midway(30, SPIDER, **settings)
+    recorded = lab.recorded()
+    assert recorded
+    assert recorded <= store.items().keys()
+    lab.site.release()
+    done = lab.crawl(SPIDER, **settings)
+    assert_all(done, store, {*store.items()})
+    assert not done.hits.keys() & recorded - {"/"}
+    assert "[bloom-" not in done.log
 
 
 # -- feeds that misbehave --
