@@ -8,7 +8,6 @@ items are not stored yet, or whose redirect leads to a page that is in progress.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scrapy_bloom.bloom.protocol.claims import DROPPED
 from scrapy_bloom.bloom.protocol.session import Key
@@ -21,8 +20,8 @@ from scrapy_bloom.rules import RUN
 ONCE = b"once:"
 #: Pages that wait for something, at most: 50 MB. Beyond it, the oldest are left to the next run.
 MAX_WAITING = 100_000
-#: Pages that wait for each other in a chain, in which a circle is looked for.
-MAX_CHAIN = 64
+#: Pages that wait for each other, among which a circle is looked for.
+MAX_CHAIN = 256
 _UNPRINTABLE = re.compile("[^!-~]+")
 _STATS = {
     OpKind.CONFIRM: "crawled",
@@ -87,18 +86,6 @@ class Joint:
         self.before = self.state()
 
 
-class Unstored(NamedTuple):
-    """A claim in progress in this process whose request isn't stored.
-
-    Args:
-        number: of the claim; a newer one has a larger one.
-        waiting: pages that wait for it.
-    """
-
-    number: int
-    waiting: list[Page]
-
-
 class Endings:
     """Decides when and how pages end.
 
@@ -107,15 +94,15 @@ class Endings:
         put: queues an op.
 
     Attributes:
-        here: claims in progress in this process whose requests aren't stored.
+        here: claims in progress in this process whose requests aren't stored, each with the pages
+            that wait for it.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
         self._local, self._report, self._put = context.local, context.report, put
         self._only_items = context.settings.items_only
         self._has_own_queue = context.me.queue == "-"
-        self.here: dict[Key, Unstored] = {}
-        self._count = 0
+        self.here: dict[Key, list[Page]] = {}
         #: Claim of a request that may have to end together with others.
         self._joint: dict[Key, Joint] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
@@ -151,41 +138,35 @@ class Endings:
         self._local.see(key, is_own=True)
         if joint := self._joint.pop(key, None):
             joint.page.waits -= 1
-        for page in self.here.pop(key).waiting:
+        for page in self.here.pop(key):
             self.arrived(page)
-
-    def begin(self, key: Key) -> None:
-        """Note that a claim is in progress here whose request isn't stored."""
-        if key not in self.here:
-            self._count += 1
-            self.here[key] = Unstored(self._count, [])
 
     def lose(self, key: Key) -> None:
         """Note that the request of a claim was never scheduled: nobody can wait for it."""
         if key in self.here:
-            for page in self.here.pop(key).waiting:
+            for page in self.here.pop(key):
                 page.is_left = True
                 self.arrived(page)
 
     def wait(self, page: Page, key: Key) -> None:
         """Let a page wait for a claim, unless they would wait for each other for ever."""
         if key not in page.claims and not self._is_circle(page, key):
-            self.here[key].waiting.append(page)
+            self.here[key].append(page)
             page.waits += 1
 
     def _is_circle(self, page: Page, key: Key) -> bool:
-        """Whether a claim waits for a page, or might do so."""
-        if page.target != key:
-            # Pages that aren't stored themselves wait for newer claims only: the page that yielded
-            # the older one waits for it.
-            own = [self.here[claim].number for claim in page.claims if claim in self.here]
-            return bool(own) and self.here[key].number < min(own)
-        chain = [page]  # of pages that wait for it, and those that wait for them
+        """Whether the page of a claim waits for a page, or may do so: too many pages do.
+
+        The page that has yielded the claim waits for it then, but this one doesn't.
+        """
+        chain, found = [page], {page}  # those that wait for it, those that wait for them, and so on
         for one in chain:
-            for claim in one.claims.keys() & self.here.keys():
-                waiting = [two for two in self.here[claim].waiting if two not in chain]
-                chain += waiting[: MAX_CHAIN - len(chain)]
-        return any(key in one.claims for one in chain)
+            if key in one.claims or len(chain) > MAX_CHAIN:
+                return True
+            new = {two for claim in one.claims for two in self.here.get(claim, ())} - found
+            chain += new
+            found |= new
+        return False
 
     def join(self, key: Key, joint: Joint) -> None:
         """Let a claim end together with others: their requests share an object."""
@@ -268,8 +249,7 @@ class Endings:
         """End a page's claims; return the pages that have waited for them."""
         found = []
         for key in [*page.claims]:
-            unstored = self.here.pop(key, None)
-            waiting = unstored.waiting if unstored else []
+            waiting = self.here.pop(key, [])
             has_failed = kind in (OpKind.FAIL, OpKind.STOP)
             if waiting and has_failed and not page.claims[key] and self._has_own_queue:
                 # They fail together: a kill in between would hide it from the page's retry.
@@ -310,7 +290,5 @@ class Endings:
             if kind in (OpKind.FAIL, OpKind.STOP):
                 self._local.taken.pop(item, None)
             return
-        if kind is OpKind.FAIL and not self._has_own_queue and not any(page.claims.values()):
-            kind = OpKind.RELEASE  # the page that yields it again may be another worker's
         reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]
         self._put(Op(kind, key, reason, page.claims[key], page.epoch))
