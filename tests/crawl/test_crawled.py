@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import Counter
 
+import pytest
 from support.odd_site import DENIED, ERROR, RESET, Lab, LabOf, Reply, moved, page
 from support.polling import until
 
@@ -379,6 +380,31 @@ def test_all_that_a_queue_on_disk_has_lost_is_put_back_by_one_scan(lab_of: LabOf
         crawl.wait()
     assert len(lost) > 1
     assert not lab.missing()
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT"])
+def test_a_queue_on_disk_that_is_damaged_is_named_and_loses_no_page(
+    lab_of: LabOf, end: str
+) -> None:
+    """A kill may leave an empty file, or less than the index of the last clean stop says."""
+    links = [f"/{number}" for number in range(40)]
+    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    jobdir = lab.directory / "job"
+    (lab.kill_midway if end == "SIGKILL" else lab.stop_midway)(12, JOBDIR=jobdir)
+    lab.site.release()
+    files = [one for one in (jobdir / "requests.queue").rglob("*") if one.is_file()]
+    for file in files:
+        if file.suffix != ".json":
+            file.write_bytes(file.read_bytes()[:8] if end == "SIGINT" else b"")
+    done = lab.crawl(JOBDIR=jobdir)
+    assert done.log.count("[bloom-jobdir-damaged]") == 1
+    assert f"the queue in {jobdir} is damaged" in done.log
+    assert "[bloom-unexpected]" not in done.log
+    assert "Traceback" not in done.log
+    assert not lab.missing()
+    assert not done.claims
+    shutil.rmtree(jobdir)
+    assert "[bloom-" not in lab.crawl(JOBDIR=jobdir).log.replace("[bloom-nothing-new]", "")
 
 
 def stored(lab: Lab, kind: str) -> set[str]:
