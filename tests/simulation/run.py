@@ -215,7 +215,9 @@ class Run:
                 process = self._left_by(owner, url, over)
                 if process is not None:
                     self._left_behind[url].add(process.name)
-                    if not (process.must_stop or self._kind.repeats):
+                    # A page stays that leads to one of another worker's that isn't stored.
+                    is_stored = all(ok for _, ok in self._site.links.get(url, ()))
+                    if is_stored and not (process.must_stop or self._kind.repeats):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
                 died = self._ended.get(owner, self._world.now)
                 is_over = died + NOTICED_SECONDS[self._world.place] < self._world.now
