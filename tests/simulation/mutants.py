@@ -144,8 +144,8 @@ crawl/delivery.py
 
 redirects: a page is remembered that redirects to a page in progress
 crawl/rule.py
-- return Effect.STORE if has_request and not is_redirect else Effect.WAIT
-+ return Effect.STORE if has_request and not is_redirect else Effect.SAFE
+- return Effect.WAIT
++ return Effect.SAFE
 
 redirects: a page is remembered that redirects to one that has failed
 crawl/rule.py
@@ -164,8 +164,8 @@ crawl/rule.py
 
 redirects: a link doesn't store a request whose URL only a redirect has led to
 crawl/endings.py
-- self._put(Op.claim(key, request))
-+ pass
+- self._put(Op.claim(key, request)) if key not in self.here:
++ if key not in self.here:
 
 crawl/test_vanished_claims.py::test_a_page_found_in_an_outage_that_fails_is_found_again: a URL that has failed is a duplicate once the outage is over
 crawl/local.py
