@@ -116,8 +116,7 @@ class Rule:
         # Each run begins with the start page.
         if request or url == ROOT or url in {*seen, *self._together} or self._is_recorded(url):
             return True
-        # The page that has yielded it has failed with it.
-        if owner.startswith("-") and not is_target:
+        if owner.startswith("-") and not is_target and self._is_found_again(url, seen):
             return True
         # What is dropped is meant to be, but a redirect that this process follows there is, too.
         if self._site.drops(url, name) and not (is_target and (name, url) in self._site.refused):
@@ -126,6 +125,15 @@ class Rule:
         if {url, self._site.field(url)} & self._world.evicted:
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
+
+    def _is_found_again(self, url: str, seen: set[str]) -> bool:
+        """Whether another page that led to a URL has failed with it, or isn't remembered yet."""
+        found = (
+            page
+            for (name, page), led_to in self._site.led_to.items()
+            if not name and url in led_to and page not in seen
+        )
+        return any(page == ROOT or self._site.field(page) in self._claims for page in found)
 
     def _is_recorded(self, url: str) -> bool:
         return any(
