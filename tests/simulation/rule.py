@@ -127,13 +127,15 @@ class Rule:
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
 
     def _is_found_again(self, url: str, seen: set[str]) -> bool:
-        """Whether another page that led to a URL has failed with it, or isn't remembered yet."""
+        """Whether another page that leads to a URL has failed with it, or isn't remembered yet."""
+        site = self._site
         found = (
             page
-            for (name, page), led_to in self._site.led_to.items()
+            for (name, page), led_to in site.led_to.items()
             if not name and url in led_to and page not in seen
         )
-        return any(page == ROOT or self._site.field(page) in self._claims for page in found)
+        still = (page for page in found if site.redirects.get(page, url) == url)
+        return any(page == ROOT or site.field(page) in self._claims for page in still)
 
     def _is_recorded(self, url: str) -> bool:
         return any(
