@@ -82,20 +82,28 @@ class Rule:
 
     def _problem(self, name: str, url: str) -> tuple[str, str] | None:
         """Return a URL that isn't safe, and why its page should not be remembered for it."""
-        site, led_to = self._site, self._site.led_to[name, url]
+        site = self._site
         if url in site.redirects:
-            for target in led_to[-1:]:
-                if not self._is_safe(target, name, {url}, is_target=True):
-                    return target, f"its target {self._describe(target)}"
-            return None
+            return self._problem_of_redirect(name, url)
         if (name, url) not in site.done:
             return url, "its callback has not run"
         if site.lacks_item(url):
             return url, "its item is not delivered"
-        for link in led_to:
+        for link in site.led_to[name, url]:
             if not self._is_safe(link, name, {url}) and not self._waits(link, url, name):
                 return link, f"its link {self._describe(link)}"
         return None
+
+    def _problem_of_redirect(self, name: str, url: str) -> tuple[str, str] | None:
+        led_to = self._site.led_to
+        # The target may have come out of a queue that another process has put it into. And a page
+        # that was fetched twice at the same time may have moved.
+        targets = led_to[name, url] or led_to["", url]
+        if not targets:
+            return url, "it has led nowhere"
+        if any(self._is_safe(one, name, {url}, is_target=True) for one in targets):
+            return None
+        return targets[-1], f"its target {self._describe(targets[-1])}"
 
     def _describe(self, url: str) -> str:
         owner, _ = self._claims.get(self._site.field(url), ("", ""))
@@ -129,13 +137,9 @@ class Rule:
     def _is_found_again(self, url: str, seen: set[str]) -> bool:
         """Whether another page that leads to a URL has failed with it, or isn't remembered yet."""
         site = self._site
-        found = (
-            page
-            for (name, page), led_to in site.led_to.items()
-            if not name and url in led_to and page not in seen
-        )
-        still = (page for page in found if site.redirects.get(page, url) == url)
-        return any(page == ROOT or site.field(page) in self._claims for page in still)
+        found = (page for (name, page), led_to in site.led_to.items() if not name and url in led_to)
+        still = [page for page in found if site.redirects.get(page, url) == url]
+        return ROOT in still or any(site.field(page) in self._claims for page in {*still} - seen)
 
     def _is_recorded(self, url: str) -> bool:
         return any(

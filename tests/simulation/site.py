@@ -174,7 +174,8 @@ class Site:
         url = request.url
         if not self.is_plain:
             self.fetched[url] += 1
-            self.led_to[process, url].clear()
+            if url not in self.redirects:
+                self.led_to[process, url].clear()
             self._log(f"{process}: fetches {short(url)}")
             if self.fails.get(url):
                 self.fails[url] -= 1
