@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from simulation.site import ROOT, Site, short
-from simulation.world import Words, World
+from simulation.world import URL, Words, World
 
 #: How the fields of claims begin whose requests aren't looked up.
 ONCE = b"once:".hex()
@@ -150,7 +150,7 @@ class Rule:
     def _is_stored_once(self, url: str) -> bool:
         """Whether the request is stored although it's not looked up."""
         return any(
-            f'"{url}"' in request
+            url in URL.findall(request)
             for field, (_, request) in self._claims.items()
             if field.startswith(ONCE)
         )
