@@ -273,6 +273,13 @@ class Endings:
         is_once = item.startswith(ONCE)
         if kind is OpKind.RELEASE and page.is_picked_up:
             kind = OpKind.LEAVE  # a run with other settings may crawl it
+        if window == RUN:  # only this process knows it
+            if kind in (OpKind.FAIL, OpKind.STOP) and not page.claims[key]:
+                self._local.taken.pop(item, None)  # the page that yielded it yields it again
+            elif kind is not OpKind.CONFIRM:
+                has_failed = kind is not OpKind.RELEASE
+                self._local.taken[item] = Known.FAILED if has_failed else Known.DROPPED
+            return
         self._report.count(_STATS[kind], window)
         if kind is OpKind.CONFIRM and self._only_items and not (page.has_item or is_once):
             self._report.count("without_item", window)
@@ -284,13 +291,9 @@ class Endings:
             self._local.taken[item] = Known.DROPPED
         if kind is OpKind.CONFIRM:
             self._local.see(key, is_own=True)
-        elif kind in (OpKind.FAIL, OpKind.STOP) and window != RUN:
+        elif kind in (OpKind.FAIL, OpKind.STOP):
             self._local.fail(key)
         else:
             self._local.forget(key)
-        if window == RUN:  # the server knows nothing of it
-            if kind in (OpKind.FAIL, OpKind.STOP):
-                self._local.taken.pop(item, None)
-            return
         reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]
         self._put(Op(kind, key, reason, page.claims[key], page.epoch))
