@@ -135,6 +135,8 @@ class Endings:
     def store(self, key: Key, request: str) -> None:
         """Give a claim its request: nobody has to wait for it any more."""
         self._put(Op.claim(key, request))
+        if key not in self.here:
+            return
         self._local.see(key, is_own=True)
         if joint := self._joint.pop(key, None):
             joint.page.waits -= 1

@@ -50,8 +50,10 @@ def effect(known: Known, *, is_redirect: bool, has_request: bool) -> Effect:
             without it, and its request isn't stored, because middlewares have changed it.
         has_request: whether the page has a request for it that can be stored.
     """
+    if known in (Known.HERE, Known.FAILED) and has_request and not is_redirect:
+        return Effect.STORE
     if known is Known.HERE:
-        return Effect.STORE if has_request and not is_redirect else Effect.WAIT
+        return Effect.WAIT
     if known is Known.ELSEWHERE:
         return Effect.LEAVE  # a request that can be stored is stored when the server is asked
     if not is_redirect:

@@ -47,19 +47,15 @@ class Mutant(NamedTuple):
 #: Each bug: what finds it, a description, its file, the text without it, and with it.
 TABLE = r"""
 sharing: a request is given away and fetched, too
-crawl/sharing.py
-- kept += [request for key, request in given.items() if key not in freed]
-+ kept += given.values()
+crawl/pages.py
+- return False self.handed_out_count, self.priority
++ pass
++ self.handed_out_count, self.priority
 
-sharing: claims are freed before the queue has let them go
-crawl/sharing.py
-- freed = await self._server.run(give)
-+ for request in given.values():
-+     self._pages.put_back(request, self._engine.put_back)
-+ freed = await self._server.run(give)
-+ out = self._engine.take_out(1_000)
-+ kept += [request for request in out if request not in given.values()]
-+ given = {key: request for key, request in given.items() if request in out}
+sharing: a request that another worker gets is fetched while its claim is freed
+crawl/pages.py
+- del self.queue[request] self._given.add(request)
++ pass
 
 sharing: a giver never stops giving
 crawl/sharing.py
@@ -68,54 +64,54 @@ crawl/sharing.py
 
 sharing: an idle worker never ends
 crawl/recovery.py
-- gets_work = found or (self._count_alike(idle=False) and self._waits)
-+ gets_work = found or self._alive
+- gets_work |= idle.waits and self._roster.count_alike(idle=False) > 0
++ gets_work |= bool(self._roster.alive)
 
 sharing: a share is lost with its taker
-crawl/recovery.py
-- alive = self._owners(dead) - dead - {self._me.group}
-+ alive = self._owners(dead) - dead
+crawl/roster.py
+- return owners - {self._me.group}
++ return owners
 
 kills: a claim is freed before its page is marked as crawled
 crawl/pages.py
-- self.handed_out_count += 1
-+ self.handed_out_count += 1
+- self.handed_out_count, self.priority = self.handed_out_count + 1, request.priority
++ self.handed_out_count, self.priority = self.handed_out_count + 1, request.priority
 + for one in self._claims_of(request):
 +     self._put(Op(OpKind.RELEASE, one))
 
 kills: pending requests of a living worker are picked up
-crawl/recovery.py
-- return owner not in alive
+crawl/leftovers.py
+- return owner not in self._roster.owners()
 + return True
 
 kills: an idle worker closes before its last scan
 crawl/recovery.py
-- if not self._server.is_up or self._may_close_at == count:
-+ if count >= 0:
+- if not self._server.is_up or (idle and idle.may_close):
++ if idle is None or idle is not None:
 
 kills: a worker that has died since the last heartbeat is not noticed
-crawl/recovery.py
-- before, self._alive = self._alive, self._living()
-+ self._alive = before = self._living()
+crawl/roster.py
+- has_died = before - self.alive
++ has_died = set[str]()
 
 kills: requests from a queue on a disk, or in Redis, have lost their claims
 crawl/pages.py
-- self._queued.pop(request, None) or self._claims_of(request)
-+ self._queued.pop(request, None) or {}
+- self.queue.pop(request, {}) or self._claims_of(request)
++ self.queue.pop(request, {})
 
 crawl/test_outages.py::test_a_page_that_ends_in_an_outage_is_ready_to_be_crawled_again: the restart of the server is not noticed
 crawl/server.py
-- self.restarted = self.epoch
+- self.restarted = self.lost = self.epoch
 + pass
 
 crawl/test_outages.py::test_a_server_that_was_restarted_empty_knows_nothing: the cache is not voided after a restart
 crawl/writer.py
-- self._local.clear()
+- self._local.restart()
 + pass
 
 errbacks: a page is finished before its request that cannot be stored
-crawl/pages.py
-- parent.waits += 1
+crawl/endings.py
+- self.here[key].append(page) page.waits += 1
 + pass
 
 errbacks: a pending request that is not stored belongs to the queue
@@ -132,7 +128,7 @@ bloom/client/transport.py
 +     raw = await _in_time(self._exchange(calls), timeout)
 
 items: a failed page of the window run is not retried
-crawl/pages.py
+crawl/endings.py
 - elif kind is OpKind.CONFIRM and is_once:
 + elif is_once:
 
@@ -145,6 +141,61 @@ feeds: a page is marked as crawled before the feed with its item is stored
 crawl/delivery.py
 - self._waiting.add(page) page.waits += 1
 + self._waiting.add(page)
+
+redirects: a page is remembered that redirects to a page in progress
+crawl/rule.py
+- return Effect.WAIT
++ return Effect.SAFE
+
+redirects: a page is remembered that redirects to one that has failed
+crawl/rule.py
+- return Effect.FAIL
++ return Effect.SAFE
+
+redirects: a page is remembered that redirects to a page of another worker
+crawl/rule.py
+- return Effect.LEAVE
++ return Effect.SAFE
+
+redirects: pages are remembered whose common target is dropped
+crawl/rule.py
+- return Effect.DROP if known is Known.DROPPED else Effect.SAFE
++ return Effect.SAFE
+
+redirects: a link doesn't store a request whose URL only a redirect has led to
+crawl/endings.py
+- self._put(Op.claim(key, request)) if key not in self.here:
++ if key not in self.here:
+
+crawl/test_vanished_claims.py::test_a_page_found_in_an_outage_that_fails_is_found_again: a URL that has failed is a duplicate once the outage is over
+crawl/local.py
+- if self.late.get(key[1], Known.FAILED) is Known.FAILED:
++ if key[1] not in self.late:
+
+evictions: a page that fails is forgotten if its claim was evicted
+bloom/protocol/lua/wait.lua
+- elseif owner or request ~= '' then
++ elseif owner then
+
+evictions: pages in progress are remembered although their requests were lost
+crawl/server.py
+- self.epoch += 1 self.lost = self.epoch
++ self.epoch += 1
+
+crawl/test_vanished_claims.py::test_no_link_of_the_window_run_is_lost_with_a_server_restarted_empty: the window run outlives the queue that had its requests
+crawl/local.py
+- self.taken.clear()
++ pass
+
+arguments: a run picks up what runs with other arguments have left
+crawl/leftovers.py
+- if one.waits and one.arguments in mine and self._is_due(one)
++ if one.waits and self._is_due(one)
+
+objects: requests that share an object end one by one
+crawl/endings.py
+- if kind is OpKind.RELEASE or joint.state() == joint.before:
++ if joint is not None:
 
 crawl/test_shared_work.py::test_a_worker_with_other_arguments_gets_nothing_and_ends: workers with other arguments share their work
 crawl/workers.py

@@ -254,6 +254,8 @@ async def _exchange_async(client: _AsyncClient, commands: Any) -> list[Any]:
     the first, because each has a connection of its own.
     """
     world, loop = client.world, asyncio.get_running_loop()
+    if world.is_ending:
+        raise KilledError
     done = loop.create_future()
 
     def send() -> None:

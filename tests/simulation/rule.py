@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from simulation.site import ROOT, Site, short
-from simulation.world import Words, World
+from simulation.world import URL, Words, World
 
 #: How the fields of claims begin whose requests aren't looked up.
 ONCE = b"once:".hex()
@@ -82,20 +82,28 @@ class Rule:
 
     def _problem(self, name: str, url: str) -> tuple[str, str] | None:
         """Return a URL that isn't safe, and why its page should not be remembered for it."""
-        site, led_to = self._site, self._site.led_to[name, url]
+        site = self._site
         if url in site.redirects:
-            for target in led_to[-1:]:
-                if not self._is_safe(target, name, {url}, is_target=True):
-                    return target, f"its target {self._describe(target)}"
-            return None
+            return self._problem_of_redirect(name, url)
         if (name, url) not in site.done:
             return url, "its callback has not run"
         if site.lacks_item(url):
             return url, "its item is not delivered"
-        for link in led_to:
+        for link in site.led_to[name, url]:
             if not self._is_safe(link, name, {url}) and not self._waits(link, url, name):
                 return link, f"its link {self._describe(link)}"
         return None
+
+    def _problem_of_redirect(self, name: str, url: str) -> tuple[str, str] | None:
+        led_to = self._site.led_to
+        # The target may have come out of a queue that another process has put it into. And a page
+        # that was fetched twice at the same time may have moved.
+        targets = led_to[name, url] or led_to["", url]
+        if not targets:
+            return url, "it has led nowhere"
+        if any(self._is_safe(one, name, {url}, is_target=True) for one in targets):
+            return None
+        return targets[-1], f"its target {self._describe(targets[-1])}"
 
     def _describe(self, url: str) -> str:
         owner, _ = self._claims.get(self._site.field(url), ("", ""))
@@ -116,8 +124,7 @@ class Rule:
         # Each run begins with the start page.
         if request or url == ROOT or url in {*seen, *self._together} or self._is_recorded(url):
             return True
-        # The page that has yielded it has failed with it.
-        if owner.startswith("-") and not is_target:
+        if owner.startswith("-") and not is_target and self._is_found_again(url, seen):
             return True
         # What is dropped is meant to be, but a redirect that this process follows there is, too.
         if self._site.drops(url, name) and not (is_target and (name, url) in self._site.refused):
@@ -126,6 +133,13 @@ class Rule:
         if {url, self._site.field(url)} & self._world.evicted:
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
+
+    def _is_found_again(self, url: str, seen: set[str]) -> bool:
+        """Whether another page that leads to a URL has failed with it, or isn't remembered yet."""
+        site = self._site
+        found = (page for (name, page), led_to in site.led_to.items() if not name and url in led_to)
+        still = [page for page in found if site.redirects.get(page, url) == url]
+        return ROOT in still or any(site.field(page) in self._claims for page in {*still} - seen)
 
     def _is_recorded(self, url: str) -> bool:
         return any(
@@ -136,7 +150,7 @@ class Rule:
     def _is_stored_once(self, url: str) -> bool:
         """Whether the request is stored although it's not looked up."""
         return any(
-            f'"{url}"' in request
+            url in URL.findall(request)
             for field, (_, request) in self._claims.items()
             if field.startswith(ONCE)
         )

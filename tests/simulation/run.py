@@ -78,7 +78,8 @@ def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
         with tempfile.TemporaryDirectory() as directory, simulated(world):
             result.violations += Run(world, kind, Path(directory)).violations()
     except AssertionError as error:
-        result.violations += [*world.found, f"{type(error).__name__}: {error}"]
+        what = f"{type(error).__name__}: {error}"
+        result.violations += [*world.found, *(world.broken[:1] or [what])]
         result.story = world.story()
     finally:
         world.close()
@@ -215,12 +216,17 @@ class Run:
                 process = self._left_by(owner, url, over)
                 if process is not None:
                     self._left_behind[url].add(process.name)
-                    if not (process.must_stop or self._kind.repeats):
+                    if not (process.must_stop or self._kind.repeats or self._may_stay(url)):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
                 died = self._ended.get(owner, self._world.now)
                 is_over = died + NOTICED_SECONDS[self._world.place] < self._world.now
                 if is_over and has_finished and not self._kind.repeats:
                     self._found.append(f"a dead worker's page was not picked up: {short(url)}")
+
+    def _may_stay(self, url: str) -> bool:
+        """Whether a page may lead to one that can't be stored, and that another process has."""
+        site = self._site
+        return url in site.redirects or not all(is_ok for _, is_ok in site.links.get(url, ()))
 
     def _is_over(self, process: Process) -> bool:
         """Whether a process has left its claims: it has ended, or has said so while it stops."""

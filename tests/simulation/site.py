@@ -174,7 +174,8 @@ class Site:
         url = request.url
         if not self.is_plain:
             self.fetched[url] += 1
-            self.led_to[process, url].clear()
+            if url not in self.redirects:
+                self.led_to[process, url].clear()
             self._log(f"{process}: fetches {short(url)}")
             if self.fails.get(url):
                 self.fails[url] -= 1
@@ -185,7 +186,7 @@ class Site:
                 self._open()
                 return Response(url, 503)
         if url in self.redirects and not (self.is_plain and url in self.closed):
-            self.leads(process, url, target := self.redirects[url])
+            self.leads(process, url, target := self.redirects[url], waits=True)
             if self.moves[url] and not self.is_plain:
                 self.redirects[url] = self.moves[url].pop(0)
             return Response(url, 302, headers={"Location": target})

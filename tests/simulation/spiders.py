@@ -88,7 +88,7 @@ class Pages(Spider):
         if isinstance(output, Request):
             process, link = self.process, output.url
             is_part = link in process.site.parts.get(url, ())
-            waits = is_part or not dict(process.site.links[url])[link]
+            waits = is_part or (link, False) in process.site.links[url]
             process.site.leads(process.name, url, link, waits=waits)
 
     def links_of(self, url: str) -> list[Request]:

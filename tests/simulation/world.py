@@ -36,8 +36,8 @@ SHARED = re.compile(r"^g[0-9a-f]{16}(\.|$)|:shares:")
 URL = re.compile(r'"url":"([^"]+)"')
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
-#: Lines of the trace that tell how a page broke the rule.
-STORY = 10
+#: Lines of the trace that tell how a page broke the rule, at most, and those that tell nothing.
+STORY, NOISE = 10, re.compile(r" STARTS | NoScriptError")
 #: Seconds that a batch is on its way to the server.
 LATENCIES = (0.0, 0.0, 0.0, 0.001, 0.01, 0.3)
 
@@ -179,8 +179,8 @@ class World:
             return []
         names = "|".join(map(re.escape, self.broken[1:]))
         about = re.compile(rf"(?<!\S)({names})(?=[ ,*]|$)")
-        lines = [line for line in self.trace if about.search(line[9:].partition(" ->")[0])]
-        return lines[-STORY:]
+        lines = (line for line in self.trace if not NOISE.search(line))
+        return [line for line in lines if about.search(line[9:].partition(" ->")[0])][-STORY:]
 
     def strikes(self, fault: str) -> bool:
         """Whether a fault happens now; it is noted."""
