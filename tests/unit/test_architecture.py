@@ -27,10 +27,10 @@ ORDER = [
 ]
 #: The files of a crawl, from the bottom to the top.
 CRAWL = [
-    *("short_errors", "report", "identity", "local", "workers"),
+    *("rule", "short_errors", "report", "identity", "local", "workers"),
     *("request_values", "request_codec", "engine"),
-    *("server", "context", "writer", "pages", "delivery", "duplicates"),
-    *("sharing", "recovery", "outputs", "crawl"),
+    *("server", "context", "writer", "endings", "pages", "shared_objects", "delivery"),
+    *("duplicates", "roster", "sharing", "leftovers", "recovery", "outputs", "crawl"),
 ]
 #: What does no I/O.
 PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules")
