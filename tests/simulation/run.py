@@ -331,7 +331,8 @@ class Run:
         pages = [(url, "", times) for url, times in site.crawled_pages.items()]
         pages += [(url, f" by {by}", times) for (by, url), times in site.crawled_by.items()]
         for url, by, times in pages:
-            if url not in site.each_run and times > 1 + len(self._left_behind[url]):
+            left = len(self._left_behind[url]) + self._may_stay(url)
+            if url not in site.each_run and times > 1 + left:
                 self._found.append(f"crawled {times} times{by}: {short(url)}")
         bloom = BloomFilter(self._world.client, "k", window=SETTINGS["BLOOM_RECRAWL_AFTER"])
         items = {url: bytes.fromhex(name) for name, url in site.fields.items()}
