@@ -66,7 +66,7 @@ class SharedObjects:
         for joint, own in self._requests.items():
             if len(own) == 1:
                 self._pages.store(own[0])
-            joint.page.outcome = joint.page.outcome or OpKind.CONFIRM
+            joint.page.outcome = OpKind.FAIL if joint.page.error else OpKind.CONFIRM
             self._pages.endings.finish(joint.page)
 
 

@@ -129,13 +129,24 @@ class Rule:
         has_failed = owner.startswith("-") or url in self._site.failing
         if has_failed and not is_target and self._is_found_again(url, seen):
             return True
-        # What is dropped is meant to be, but a redirect that this process follows there is, too.
-        if self._site.drops(url, name) and not (is_target and (name, url) in self._site.refused):
+        # What is dropped is meant to be, but a redirect that this process follows there is, too. If
+        # a link has led there before, it was stored then.
+        is_followed = is_target and (name, url) in self._site.refused
+        if self._site.drops(url, name) and (not is_followed or self._is_linked(url, name)):
             return True
         # A worker that lives has it in its memory, and claims it again if it fails.
         if {url, self._site.field(url)} & self._world.evicted:
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
+
+    def _is_linked(self, url: str, name: str) -> bool:
+        """Whether a page has linked a URL in a process."""
+        pages = self._site.led_to.items()
+        return any(
+            url in led_to and page not in self._site.redirects
+            for (process, page), led_to in pages
+            if process == name
+        )
 
     def _is_found_again(self, url: str, seen: set[str]) -> bool:
         """Whether another page that leads to a URL has failed with it, or isn't remembered yet."""
