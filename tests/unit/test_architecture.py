@@ -27,13 +27,14 @@ ORDER = [
 ]
 #: The files of a crawl, from the bottom to the top.
 CRAWL = [
-    *("short_errors", "report", "identity", "local", "workers"),
+    *("rule", "short_errors", "report", "identity", "local", "workers"),
     *("request_values", "request_codec", "engine"),
-    *("server", "context", "writer", "pages", "delivery", "duplicates"),
-    *("sharing", "recovery", "outputs", "crawl"),
+    *("server", "context", "writer", "endings", "pages"),
+    *("shared_objects", "delivery", "duplicates", "outputs"),
+    *("roster", "sharing", "leftovers", "recovery", "crawl"),
 ]
 #: What does no I/O.
-PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules")
+PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules", "crawl.rule")
 IO = {"redis", "scrapy", "twisted", "asyncio", "socket", "time", "logging", "os"}
 #: Lines of a file of code and of a function, and parameters of a constructor, at most.
 MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 350, 40, 8
