@@ -1,10 +1,11 @@
 """``scrapy bloom pending``: lists requests that workers have, that wait, or that failed.
 
 A request is pending from the moment that its URL is found until its page is crawled. It is running
-in a process, in a queue, or waiting for a worker of this run or the next one. A request that JSON
-can't hold is shown as `(not saved)`. A page that has failed five times has no next try, unless it's
-linked again or you use `recrawl --failed`. The log of the run that failed says more than the
-reason.
+in a process, in a queue, or waiting for a run with the same arguments (`-a`), which are shown as in
+a URL (`domain=a`). They are hashed if they have over 60 characters, or if a name sounds secret. A
+request that can't be saved is shown as `(not saved)`. A page that has failed five times has no next
+try, unless it's linked again or you use `recrawl --failed`. The log of the run that failed says
+more than the reason.
 """
 
 import argparse

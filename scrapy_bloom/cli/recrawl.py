@@ -1,9 +1,10 @@
 """``scrapy bloom recrawl``: makes the running crawl, or the next one, fetch URLs again.
 
 A Bloom filter can't forget one URL, so the command leaves a pending request, like that of a page
-that failed. The spider's running crawl picks it up when it has nothing else to do, or else the next
-run does. Links on the page that are remembered aren't followed again. A page that failed keeps its
-callback unless you name one, and its attempts are counted anew.
+that failed, for runs with any arguments. The spider's running crawl picks it up when it has nothing
+else to do, or else the next run does. Links on the page that are remembered aren't followed again.
+A page that failed keeps its arguments, and its callback unless you name one. Its attempts are
+counted anew.
 """
 
 import argparse

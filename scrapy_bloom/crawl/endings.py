@@ -268,17 +268,25 @@ class Endings:
             found += waiting
         return found
 
+    def _end_here(self, key: Key, kind: OpKind, *, is_stored: bool) -> None:
+        """Note how a URL of the window "run" ends, which only this process knows."""
+        if kind is OpKind.CONFIRM:
+            return
+        self._local.forget(key)
+        if kind in (OpKind.RELEASE, OpKind.LEAVE):
+            self._local.taken[key[1]] = Known.DROPPED
+        elif is_stored:
+            self._local.taken[key[1]] = Known.FAILED
+        else:  # the page that yielded it yields it again
+            self._local.taken.pop(key[1], None)
+
     def _end(self, key: Key, kind: OpKind, page: Page) -> None:
         window, item = key
         is_once = item.startswith(ONCE)
         if kind is OpKind.RELEASE and page.is_picked_up:
             kind = OpKind.LEAVE  # a run with other settings may crawl it
-        if window == RUN:  # only this process knows it
-            if kind in (OpKind.FAIL, OpKind.STOP) and not page.claims[key]:
-                self._local.taken.pop(item, None)  # the page that yielded it yields it again
-            elif kind is not OpKind.CONFIRM:
-                has_failed = kind is not OpKind.RELEASE
-                self._local.taken[item] = Known.FAILED if has_failed else Known.DROPPED
+        if window == RUN:
+            self._end_here(key, kind, is_stored=bool(page.claims[key]))
             return
         self._report.count(_STATS[kind], window)
         if kind is OpKind.CONFIRM and self._only_items and not (page.has_item or is_once):

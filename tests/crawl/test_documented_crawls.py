@@ -1,4 +1,4 @@
-"""README.md, as a reader follows it: its blocks are run, and its logs are what is printed."""
+"""Pages as a reader follows them: their blocks are run, and logs are what is printed."""
 
 import json
 import re
@@ -6,8 +6,9 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
+from scrapy import version_info
 from support.nursery import shared_nursery
-from support.odd_site import Reply, serve
+from support.odd_site import LabOf, Reply, moved, page, serve
 from support.pages import Block, blocks
 from support.servers import Server
 
@@ -121,3 +122,37 @@ def test_the_readme_is_what_happens(own_server: Server, tmp_path: Path) -> None:
             if block.mark == "log" or block.language == "sh":
                 assert reader.titles() == expected
     assert len(reader.logs) == 3
+
+
+#: Follows all links, with the middleware of docs/how-to/logins.md.
+MEMBER = """
+class MemberSpider(OddSpider):
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Login: 650}}
+"""
+FORM = '<form method="post" action="/session"><input name="user"></form>'
+
+
+def test_what_a_killed_run_left_is_crawled_with_a_login(lab_of: LabOf) -> None:
+    """Each run logs in once. If a login doesn't help, it isn't tried again, and pages fail."""
+    code = next(one.text for one in blocks("docs/how-to/logins.md", "python")) + MEMBER
+    pages = [f"/{number}" for number in range(20)]
+    member = Reply(needs="member=1")
+    lab = lab_of({"/": page(*pages), **dict.fromkeys(pages, member), "/login": Reply(text=FORM)})
+    code = code.replace("https://shop.example", lab.site.url)
+    if version_info < (2, 14):
+        defer = "maybe_deferred_to_future"
+        code = f"from scrapy.utils.defer import {defer}\n" + code.replace(
+            "self.crawler.engine.download_async(request)",
+            f"{defer}(self.crawler.engine.download(request))",
+        )
+    lab.site.pages["/session"] = Reply(cookie="member=1")
+    lab.kill_midway(15, code)
+    lab.site.pages["/"] = page()
+    done = lab.crawl(code)
+    assert done.hits["/login"] == done.hits["/session"] == 1
+    assert done.recorded == {*pages}
+    assert not done.claims
+    lab.site.pages |= {"/": page("/x", "/y"), "/x": moved("/login"), "/y": moved("/login")}
+    done = lab.crawl(code)
+    assert done.hits["/session"] == 1
+    assert {path for path, claim in done.claims.items() if claim.attempt} == {"/x", "/y"}

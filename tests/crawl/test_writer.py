@@ -14,7 +14,8 @@ from support.workers import Worker, claimed, confirm, keep, page, put, recorded
 
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl import writer
-from scrapy_bloom.crawl.pages import Page
+from scrapy_bloom.crawl.endings import Page
+from scrapy_bloom.crawl.rule import Known
 from scrapy_bloom.crawl.writer import Op, OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
@@ -113,7 +114,7 @@ async def test_an_error_that_is_a_bug_loses_nothing_and_is_logged_once(
 
 @in_loop
 async def test_a_second_restart_in_one_outage_is_noticed(
-    own_server: Server, monkeypatch: pytest.MonkeyPatch
+    lasting_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process between them has got claims on a page's links, and has lost them."""
     monkeypatch.setattr(writer, "MAX_BATCH", 1)
@@ -123,20 +124,20 @@ async def test_a_second_restart_in_one_outage_is_noticed(
         attempts.append(None)
         raise StorageError("a lost reply")
 
-    async with Worker(own_server.url) as worker:
+    async with Worker(lasting_server.url) as worker:
         assert not worker.sees(0)
         key = worker.crawl._context.identity.key(page(0))
         with mock.patch.object(worker.crawl._context.claims, "confirm", fail):
-            with killed(own_server):
+            with killed(lasting_server):
                 assert not worker.sees(1)
                 op = Op(OpKind.CONFIRM, key, epoch=worker.server.epoch)
                 worker.crawl._writer.put(op)
             await eventually(lambda: attempts)
-            with killed(own_server):
+            with killed(lasting_server):
                 pass
         await worker.found_again()
         await eventually(lambda: not worker.ops)
-    assert recorded(own_server) == 0
+    assert recorded(lasting_server) == 0
 
 
 @in_loop
@@ -146,6 +147,7 @@ async def test_a_page_that_was_fetched_twice_waits_for_what_the_first_fetch_has_
     """The request that it has yielded is not stored: a kill would lose it."""
     async with Worker(own_server.url) as worker:
         pages, first = worker.crawl._pages, page(0)
+        endings = pages.endings
         child = page(1).replace(callback=lambda response: None)
 
         def hand_out(request: Request) -> None:
@@ -164,7 +166,10 @@ async def test_a_page_that_was_fetched_twice_waits_for_what_the_first_fetch_has_
         pages.yields(parent, child)
         hand_out(child)
         pages.finished(first, Response(first.url))
-        pages.settle(Page(dict(parent.claims), outcome=OpKind.CONFIRM))
+        again = Page(dict(parent.claims), outcome=OpKind.CONFIRM)
+        (key,) = pages.page_of(child).claims
+        pages.led_to(again, child, key, Known.HERE)
+        endings.finish(again)
         assert await recorded_then() == 0
         pages.finished(child, Response(child.url))
         assert await recorded_then() == 2

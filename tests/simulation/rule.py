@@ -103,6 +103,8 @@ class Rule:
             return url, "it has led nowhere"
         if any(self._is_safe(one, name, {url}, is_target=True) for one in targets):
             return None
+        if self._waits(targets[-1], url, name):
+            return None
         return targets[-1], f"its target {self._describe(targets[-1])}"
 
     def _describe(self, url: str) -> str:
@@ -124,7 +126,8 @@ class Rule:
         # Each run begins with the start page.
         if request or url == ROOT or url in {*seen, *self._together} or self._is_recorded(url):
             return True
-        if owner.startswith("-") and not is_target and self._is_found_again(url, seen):
+        has_failed = owner.startswith("-") or url in self._site.failing
+        if has_failed and not is_target and self._is_found_again(url, seen):
             return True
         # What is dropped is meant to be, but a redirect that this process follows there is, too.
         if self._site.drops(url, name) and not (is_target and (name, url) in self._site.refused):

@@ -51,6 +51,7 @@ class Site:
         shut: how often that is.
         dropped: pages that a middleware drops.
         refused: process and URL of requests that a middleware has dropped.
+        failing: URLs that have failed when they were last fetched.
         parts: page -> those whose callbacks make its item together.
         closing: URL -> how often its callback still closes the spider.
         captchas: URL -> how often a spider middleware still raises before its callback.
@@ -96,6 +97,7 @@ class Site:
         self.shut = 0
         self.dropped: set[str] = set()
         self.refused: set[tuple[str, str]] = set()
+        self.failing: set[str] = set()
         self.parts: dict[str, list[str]] = {}
         self.closing: dict[str, int] = {}
         self.captchas: dict[str, int] = {}
@@ -177,8 +179,8 @@ class Site:
             if url not in self.redirects:
                 self.led_to[process, url].clear()
             self._log(f"{process}: fetches {short(url)}")
-            if self.fails.get(url):
-                self.fails[url] -= 1
+            self.failing.discard(url)
+            if self._strikes(self.fails, url):
                 if url in self._unreachable:
                     raise SiteError("connection refused")
                 return Response(url, status=503 if url in self.redirects else 500)
@@ -233,6 +235,7 @@ class Site:
         if self.is_plain or not counts.get(url):
             return False
         counts[url] -= 1
+        self.failing.add(url)
         return True
 
     def left(self) -> int:
@@ -266,8 +269,7 @@ class Site:
 
     def store(self, url: str) -> None:
         """Store a page's item, or raise."""
-        if self.raises.get(url):
-            self.raises[url] -= 1
+        if self._strikes(self.raises, url):
             raise ConnectionError("database is down")
         self.stored.add(url)
 

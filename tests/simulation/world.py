@@ -34,6 +34,8 @@ NAME = re.compile(rf"^-- ({_NAMES}): ", re.MULTILINE)
 SHARED = re.compile(r"^g[0-9a-f]{16}(\.|$)|:shares:")
 #: The URL in a request that is stored with its claim.
 URL = re.compile(r'"url":"([^"]+)"')
+#: How the fields of claims begin whose requests aren't looked up.
+ONCE = b"once:".hex().encode()
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
 #: Lines of the trace that tell how a page broke the rule, at most, and those that tell nothing.
@@ -481,6 +483,10 @@ class World:
     def flush(self) -> None:
         """Delete all keys."""
         self.log("SERVER: all keys are deleted")
+        for key in self.execute("KEYS", "*:claims:*"):
+            # A page of the window "run" is no duplicate by the server: only its process knows it.
+            once = [one for name, one in self.client.hgetall(key).items() if name[:10] == ONCE]
+            self.evicted |= {url for claim in once for url in URL.findall(claim.decode())}
         for key in self.execute("KEYS", "*"):
             if key != PROCESS.encode():
                 self.execute("DEL", key)

@@ -29,9 +29,8 @@ ORDER = [
 CRAWL = [
     *("rule", "short_errors", "report", "identity", "local", "workers"),
     *("request_values", "request_codec", "engine"),
-    *("server", "context", "writer", "endings", "pages"),
-    *("shared_objects", "delivery", "duplicates", "outputs"),
-    *("roster", "sharing", "leftovers", "recovery", "crawl"),
+    *("server", "context", "writer", "endings", "pages", "shared_objects", "delivery"),
+    *("duplicates", "roster", "sharing", "leftovers", "recovery", "outputs", "crawl"),
 ]
 #: What does no I/O.
 PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules", "crawl.rule")
