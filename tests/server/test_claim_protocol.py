@@ -1,6 +1,6 @@
 """Claims on real servers: made once, ended by their owners, found, taken over, confirmed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,10 +12,12 @@ from support.examples import examples
 from support.filters import small
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.errors import RestartedError
+from scrapy_bloom.bloom.errors import LostError, RestartedError
 from scrapy_bloom.bloom.protocol.claims import (
     AGAIN,
+    DROPPED,
     FAILED,
+    LEFT,
     MAX_ATTEMPTS,
     Again,
     Claims,
@@ -28,6 +30,7 @@ from scrapy_bloom.bloom.protocol.session import Key, Verdict
 pytestmark = pytest.mark.each_server
 
 NEW, SEEN, CLAIMED = Verdict.NEW, Verdict.SEEN, Verdict.CLAIMED
+UNSTORED, HAS_FAILED = Verdict.UNSTORED, Verdict.FAILED
 OURS, THEIRS = "ours", "theirs"
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
 HASH = "{shop:bloom:0}:claims:shop"
@@ -42,10 +45,8 @@ class Spider:
     def claim(
         self, *items: bytes, owner: str = OURS, nonce: str = "1", request: str | None = None
     ) -> list[Verdict]:
-        new = [
-            NewClaim(key(item), nonce, f'{{"of": "{item.hex()}"}}' if request is None else request)
-            for item in items
-        ]
+        texts = [text_of(item) if request is None else request for item in items]
+        new = [NewClaim(key(item), nonce, one) for item, one in zip(items, texts, strict=True)]
         return self.bloom.run(self.claims.claim(new, owner, "worker"))
 
     def confirm(
@@ -53,11 +54,33 @@ class Spider:
     ) -> list[Verdict]:
         return self.bloom.run(self.claims.confirm([*map(key, items)], owners, server))
 
-    def settle(
-        self, *items: bytes, owner: str = OURS, retry_in: int | None = None, reason: str = "why"
+    def settle(self, *items: bytes, owner: str = OURS) -> None:
+        self.bloom.run(self.claims.settle([*map(key, items)], [owner]))
+
+    def fail(
+        self,
+        *items: bytes,
+        owner: str = FAILED,
+        seconds: int = 60,
+        reason: str = "why",
+        request: str = "",
+        attempts: int = 1,
+        ends_unstored: bool = False,
     ) -> None:
-        keys, reasons = [*map(key, items)], [reason] * len(items)
-        self.bloom.run(self.claims.settle(keys, [owner], retry_in=retry_in, reasons=reasons))
+        waiting = [NewClaim(key(item), reason, request) for item in items]
+        self.bloom.run(
+            self.claims.wait(
+                waiting, owner, seconds, attempts=attempts, ends_unstored=ends_unstored
+            )
+        )
+
+    def leave(self, *claims: StoredClaim) -> int:
+        return self.bloom.run(self.claims.leave(0, claims))
+
+    def request(self, item: bytes) -> str:
+        """Return the stored request of a claim."""
+        place = 0, item.hex()
+        return self.bloom.run(self.claims.find([place]))[place][1]
 
     def stored(self) -> dict[str, StoredClaim]:
         """Return all claims by their fields, as scans show them."""
@@ -75,6 +98,10 @@ class Spider:
 
 def key(item: bytes) -> Key:
     return "default", item
+
+
+def text_of(item: bytes) -> str:
+    return f'{{"of": "{item.hex()}"}}'
 
 
 @pytest.fixture
@@ -135,7 +162,7 @@ def test_a_claim_says_whose_it_is_since_when_and_how_long_its_request_is(
     found = spider.bloom.run(spider.claims.find([(0, A.hex()), (0, B.hex())]))
     assert [*found] == [(0, A.hex())]
     one, request = found[0, A.hex()]
-    assert (one, request) == (claim, f'{{"of": "{A.hex()}"}}')
+    assert (one, request) == (claim, text_of(A))
     assert claim.length == len(request)
     spider.claim(B, request="")  # ends with its worker, because it isn't stored
     assert (spider.stored()[B.hex()].owner, spider.stored()[B.hex()].length) == ("worker", 0)
@@ -166,6 +193,50 @@ def test_many_claims_are_made_found_and_ended_over_all_blocks(client: Redis) -> 
     assert spider.bloom.contains(items) == [True] * 1_500 + [False] * 500
 
 
+# -- requests that are stored later --
+
+
+def test_a_verdict_says_whether_the_request_of_a_claim_is_stored(spider: Spider) -> None:
+    spider.claim(A)
+    spider.claim(B, request="")
+    for _ in range(2):
+        assert spider.claim(A, B, nonce="2", request="") == [CLAIMED, UNSTORED]
+    spider.fail(A, B)
+    assert spider.claim(A, B, nonce="2", request="") == [HAS_FAILED, HAS_FAILED]
+    assert (spider.stored()[A.hex()].length > 0, spider.stored()[B.hex()].length) == (True, 0)
+
+
+@pytest.mark.parametrize("caller", ["worker", THEIRS])
+@pytest.mark.parametrize(
+    ("has_failed", "verdict"), [(False, CLAIMED), (True, HAS_FAILED)], ids=["claimed", "failed"]
+)
+def test_a_claim_without_a_request_gets_that_of_a_link(
+    spider: Spider, caller: str, has_failed: bool, verdict: Verdict
+) -> None:
+    """It stays whose it is, as it is: only the next run finds more."""
+    spider.claim(A, request="")
+    if has_failed:
+        spider.fail(A)
+    before = spider.only()
+    assert spider.claim(A, owner=caller, nonce="2", request="first") == [verdict]
+    assert spider.claim(A, owner=caller, nonce="3", request="second") == [verdict]
+    assert spider.claim(A, owner=caller, nonce="4", request="") == [verdict]
+    assert spider.only() == replace(before, length=len("first"))
+    assert spider.request(A) == "first"
+
+
+def test_a_caller_without_a_request_leaves_the_stored_one_in_a_claim_that_it_gets(
+    spider: Spider,
+) -> None:
+    spider.claim(A)
+    spider.fail(A, seconds=0)
+    assert spider.claim(A, nonce="2", request="") == [NEW]
+    assert (spider.only().owner, spider.request(A)) == ("worker", text_of(A))
+    spider.fail(A, seconds=0)
+    assert spider.claim(A, nonce="3", request="newer") == [NEW]
+    assert (spider.only().owner, spider.request(A)) == (OURS, "newer")
+
+
 # -- ending them --
 
 
@@ -186,7 +257,7 @@ def test_a_page_that_another_claims_or_that_failed_stays_new(spider: Spider) -> 
     """One that has no claim any more is remembered: nobody else crawls it."""
     spider.claim(A, owner=THEIRS)
     spider.claim(B)
-    spider.settle(B, retry_in=0)
+    spider.fail(B, seconds=0)
     assert spider.confirm(A, B, C) == [CLAIMED, CLAIMED, NEW]
     assert spider.bloom.contains([A, B, C]) == [False, False, True]
     assert spider.stored().keys() == {A.hex(), B.hex()}
@@ -202,6 +273,42 @@ def test_another_process_of_the_server_confirms_nothing(spider: Spider, client: 
     assert spider.confirm(A, server=client.info("server")["run_id"]) == [NEW]
 
 
+def lose_all(client: Redis) -> None:
+    client.flushall()
+
+
+def lose_bitmap(client: Redis) -> None:
+    assert client.delete(*client.keys("*:default:*"))
+
+
+def lose_ring(client: Redis) -> None:
+    assert client.delete("{shop:bloom:0}:ring")
+
+
+@pytest.mark.parametrize("is_noticed", [False, True], ids=["", "another-notices-first"])
+@pytest.mark.parametrize("lose", [lose_all, lose_bitmap, lose_ring])
+def test_a_page_is_not_confirmed_when_a_part_of_the_filter_was_lost(
+    bloom: BloomFilter,
+    spider: Spider,
+    client: Redis,
+    lose: Callable[[Redis], None],
+    is_noticed: bool,
+) -> None:
+    """The URLs that the page led to may have been recorded there."""
+    spider.claim(A, B, C)
+    spider.confirm(C)
+    spider.bloom.add(b"other")
+    lose(client)
+    if is_noticed:
+        small(client, blocks=1).add("another crawl's")
+    left = spider.stored()
+    with pytest.raises(LostError, match="a part of the filter was evicted or deleted"):
+        spider.confirm(A, B)
+    assert spider.bloom.contains([A, B]) == [False, False]
+    assert spider.stored() == left
+    assert spider.confirm(A, B) == [NEW, NEW], "it's whole again"
+
+
 def test_only_owners_end_claims(spider: Spider) -> None:
     spider.claim(A)
     for owner in (THEIRS, OURS[:-1], "%S+", ""):
@@ -213,34 +320,83 @@ def test_only_owners_end_claims(spider: Spider) -> None:
 
 def test_a_page_that_failed_waits_and_is_then_claimed_again(spider: Spider, client: Redis) -> None:
     spider.claim(A, B)
-    spider.settle(A, B, retry_in=60, reason="503")
+    spider.fail(A, B, reason="503")
     claim = spider.stored()[A.hex()]
     assert (claim.owner, claim.nonce, claim.attempts, claim.has_failed) == (FAILED, "503", 1, True)
     assert claim.length > 0
     assert 50 < claim.time - client.time()[0] <= 60
-    assert spider.claim(A, nonce="2") == [CLAIMED]
-    spider.settle(B, owner=FAILED, retry_in=0)
+    assert spider.claim(A, nonce="2") == [HAS_FAILED]
+    spider.fail(B, seconds=0)
     assert spider.claim(B, nonce="2") == [NEW]
-    assert spider.stored()[B.hex()].attempts == 2
+    assert spider.stored()[B.hex()].attempts == 1
     # One that waits longer than any would have failed while the clock was ahead.
-    spider.settle(A, owner=FAILED, retry_in=5_000)
+    spider.fail(A, seconds=5_000)
     assert spider.claim(A, nonce="2") == [NEW]
 
 
 def test_a_page_that_failed_waits_whoever_has_its_claim(spider: Spider) -> None:
     """The other may have taken a request for a duplicate that was lost with this failure."""
     spider.claim(A, owner=THEIRS)
-    spider.settle(A, retry_in=60)
+    spider.fail(A)
     assert spider.only().owner == FAILED
     assert spider.confirm(A, owners=(THEIRS,)) == [CLAIMED]
     assert A not in spider.bloom
+
+
+def test_a_failure_that_is_told_twice_counts_once(spider: Spider) -> None:
+    """The first reply may have been lost. Whoever fetches the page again claims it before."""
+    for attempts in (1, 2):
+        assert spider.claim(A, nonce=str(attempts)) == [NEW]
+        for _ in range(2):
+            spider.fail(A, seconds=0)
+            assert spider.only().attempts == attempts
+
+
+def test_a_failed_page_keeps_its_stored_request(spider: Spider) -> None:
+    spider.claim(A)
+    spider.claim(B, request="")
+    spider.fail(A, B, request="the caller's")
+    assert (spider.request(A), spider.request(B)) == (text_of(A), "the caller's")
+
+
+def test_a_failed_page_whose_claim_the_server_has_lost_is_pending_again(
+    spider: Spider, client: Redis
+) -> None:
+    """Without a request it isn't: no run could crawl it."""
+    spider.claim(A, B)
+    client.delete(HASH)
+    spider.fail(A, owner="-.domain=a", request=text_of(A))
+    spider.fail(B)
+    claim = spider.only()
+    assert (claim.field, claim.owner, claim.attempts) == (A.hex(), "-.domain=a", 1)
+    assert spider.request(A) == text_of(A)
+
+
+def test_a_page_may_wait_without_having_failed(spider: Spider) -> None:
+    """Nobody takes one that a worker has meanwhile."""
+    spider.claim(A, B)
+    spider.fail(A, owner="-.domain=a", seconds=0, reason=DROPPED, attempts=0)
+    spider.fail(B, owner="worker", seconds=0, reason="lost-by-server", attempts=0)
+    claims = spider.stored()
+    assert {one.attempts for one in claims.values()} == {0}
+    assert not any(one.has_failed for one in claims.values())
+    assert spider.claim(A, B, nonce="2") == [NEW, CLAIMED]
+
+
+def test_claims_without_a_request_may_end_where_others_wait(spider: Spider) -> None:
+    """The page that has yielded their requests yields them again."""
+    spider.claim(A)
+    spider.claim(B, C, request="")
+    spider.fail(A, B, ends_unstored=True)
+    spider.fail(C, request="{}", ends_unstored=True)
+    assert spider.stored().keys() == {A.hex(), C.hex()}
 
 
 def test_a_page_that_has_failed_often_is_given_up_and_keeps_its_request(spider: Spider) -> None:
     for attempt in range(MAX_ATTEMPTS):
         assert spider.claim(A, nonce=str(attempt)) == [NEW]
         assert not spider.only().is_given_up
-        spider.settle(A, retry_in=0)
+        spider.fail(A, seconds=0)
     claim = spider.only()
     assert (claim.attempts, claim.is_given_up, claim.length > 0) == (MAX_ATTEMPTS, True, True)
     assert spider.claim(A, nonce="link") == [NEW]
@@ -256,7 +412,7 @@ def test_claims_are_taken_from_the_owner_that_was_seen_and_from_nobody_else(
     spider.claim(A, B, owner="dead")
     claims = [*spider.stored().values()]
     taken = spider.bloom.run(spider.claims.take(0, claims, OURS, "n"))
-    assert taken == {item.hex(): f'{{"of": "{item.hex()}"}}' for item in (A, B)}
+    assert taken == {item.hex(): text_of(item) for item in (A, B)}
     assert {(one.owner, one.nonce) for one in spider.stored().values()} == {(OURS, "n")}
     assert spider.bloom.run(spider.claims.take(0, claims, THEIRS, "n")) == {}
 
@@ -264,10 +420,22 @@ def test_claims_are_taken_from_the_owner_that_was_seen_and_from_nobody_else(
 def test_what_comes_out_of_a_shared_queue_is_held_by_who_took_it(spider: Spider) -> None:
     spider.claim(A, owner="queue")
     spider.claim(B)
-    spider.settle(B, retry_in=60)
+    spider.fail(B)
     spider.bloom.run(spider.claims.hold([key(A), key(B), key(C)], THEIRS))
     owners = {field: one.owner for field, one in spider.stored().items()}
     assert owners == {A.hex(): THEIRS, B.hex(): FAILED}
+
+
+def test_what_was_left_is_held_by_who_took_it_out_of_a_queue_too(spider: Spider) -> None:
+    """It was freed while its request was in the queue; one that failed isn't there any more."""
+    reasons = {A: LEFT, B: DROPPED, C: "HTTP-503"}
+    spider.claim(*reasons)
+    for item, reason in reasons.items():
+        spider.fail(item, reason=reason, seconds=0)
+    spider.bloom.run(spider.claims.hold([*map(key, reasons)], THEIRS))
+    owners = {field: one.owner for field, one in spider.stored().items()}
+    assert owners == {A.hex(): THEIRS, B.hex(): FAILED, C.hex(): FAILED}
+    assert spider.request(A) == text_of(A)
 
 
 def test_urls_are_crawled_again_although_they_are_remembered_or_have_failed(spider: Spider) -> None:
@@ -277,7 +445,7 @@ def test_urls_are_crawled_again_although_they_are_remembered_or_have_failed(spid
 
     spider.bloom.add(A)
     spider.claim(B, C)
-    spider.settle(B, retry_in=500)
+    spider.fail(B, seconds=500)
     assert again("", A, B, C) == [Again.NONE, Again.RETRIED, Again.PENDING]
     assert again("{}", A, B, C) == [Again.READY, Again.RETRIED, Again.PENDING]
     claims = spider.stored()
@@ -287,6 +455,56 @@ def test_urls_are_crawled_again_although_they_are_remembered_or_have_failed(spid
     assert claims[B.hex()].length > 2, "it keeps its own request"
     assert again("{}", B, replaces=True) == [Again.RETRIED]
     assert spider.stored()[B.hex()].length == 2
+
+
+# -- freeing those of workers that have ended --
+
+
+def test_a_claim_that_is_freed_keeps_its_arguments_request_and_attempts(
+    spider: Spider, client: Redis
+) -> None:
+    owners = {A: "w1.domain=a", B: "w1.", C: "w1"}
+    for item, owner in owners.items():
+        spider.claim(item)
+        spider.fail(item, seconds=0)
+        spider.claim(item, owner=owner, nonce="2")
+    before = client.time()[0]
+    assert spider.leave(*spider.stored().values()) == 0
+    found = {field: (one.owner, one.arguments) for field, one in spider.stored().items()}
+    left = {A: ("-.domain=a", "domain=a"), B: ("-.", ""), C: (FAILED, None)}
+    assert found == {item.hex(): one for item, one in left.items()}
+    for item in owners:
+        claim = spider.stored()[item.hex()]
+        assert (claim.nonce, claim.attempts, claim.has_failed) == (LEFT, 1, False)
+        assert before <= claim.due <= client.time()[0]
+        assert spider.request(item) == text_of(item)
+    assert spider.claim(*owners, owner=THEIRS) == [NEW] * 3, "a link gets it, whoever has it"
+
+
+def test_a_claim_that_no_run_could_crawl_ends_when_it_is_freed(
+    spider: Spider, client: Redis
+) -> None:
+    spider.claim(A, request="")
+    client.hset(HASH, B.hex(), b"worker n 1 0 " + b"x" * 65_537)
+    client.hset(HASH, C.hex(), b"worker n 1 0 " + b"x" * 65_536)
+    assert spider.leave(*spider.stored().values()) == 2
+    assert (spider.only().field, spider.only().nonce) == (C.hex(), LEFT)
+
+
+def test_only_claims_of_the_owner_that_was_seen_are_freed(spider: Spider) -> None:
+    spider.claim(A, B, owner="dead")
+    spider.claim(C, request="")
+    seen = [*spider.stored().values()]
+    spider.bloom.run(spider.claims.take(0, seen, OURS, "n"))
+    spider.settle(B)
+    before = spider.stored()
+    for _ in range(2):
+        assert spider.leave(*seen) == 0
+    assert spider.stored() == before
+    spider.leave(*before.values())
+    left = spider.stored()
+    assert spider.leave(*before.values()) == 0, "a second time changes nothing"
+    assert spider.stored() == left
 
 
 # -- workers --
@@ -326,7 +544,7 @@ def test_claims_are_given_in_shares_and_each_is_received_once(spider: Spider) ->
     assert run(claims.count_shares("group")) == 2
     for items in (given[:2], given[2:]):
         share = run(claims.receive("group"))[0]
-        texts = {item.hex(): f'{{"of": "{item.hex()}"}}' for item in items}
+        texts = {item.hex(): text_of(item) for item in items}
         assert run(claims.take(0, share, THEIRS, "n")) == texts
         assert run(claims.take(0, share, OURS, "n")) == {}, "somebody has received it"
     assert run(claims.receive("group")) == {}

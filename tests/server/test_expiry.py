@@ -49,6 +49,11 @@ class Use:
         page = self.run(self.claims.scan({0: "0"}))[0][2]
         assert self.run(self.claims.take(0, page, "w2", "n"))
 
+    def leave(self) -> None:
+        self.claimed()
+        page = self.run(self.claims.scan({0: "0"}))[0][2]
+        assert self.run(self.claims.leave(0, page)) == 0
+
     def lose(self, key: str) -> BloomFilter:
         self.bloom.extend(URLS)
         assert self.client.delete(key)
@@ -89,6 +94,8 @@ OPERATIONS: dict[str, Callable[[Use], object]] = {
     "keep": lambda use: use.run(use.claims.keep([NewClaim(KEYS[0], "n", "{}")], "w1")),
     "crawl again": lambda use: use.run(use.claims.again({(0, "aa"): "{}"})),
     "fail": lambda use: fail(use.bloom, URLS),
+    "fail a lost claim": lambda use: use.run(use.claims.wait([NewClaim(KEYS[0], "why", "{}")])),
+    "leave": lambda use: use.leave(),
     "release": lambda use: use.claimed().run(use.claims.settle(KEYS[:9], ["w1"])),
     "confirm": lambda use: use.claimed().run(use.claims.confirm(KEYS[:9], ["w1"])),
     "take": lambda use: use.take(),
@@ -103,8 +110,9 @@ OPERATIONS: dict[str, Callable[[Use], object]] = {
     "the command clear": lambda use: use.call("clear", "--yes"),
     "the command migrate": lambda use: use.call("migrate", "--from-urls", "-"),
 }
+CLAIMING = "claim", "keep", "crawl again", "fail a lost claim", "leave", "the command recrawl"
 #: What some of them write, so that it's known to be looked at.
-WRITTEN = dict.fromkeys(("claim", "keep", "crawl again", "the command recrawl"), ":claims:")
+WRITTEN = dict.fromkeys(CLAIMING, ":claims:")
 WRITTEN |= {"give": ":shares:", "beat": ":workers:", "be idle": ":workers:", "wait": ":wait"}
 
 

@@ -24,7 +24,8 @@ def test_stored_keys_are_those_of_the_design(client: Redis) -> None:
     names = ["{shop:bloom:0}:default:0-0.0", "{shop:bloom:0}:ring"]
     names += [name.replace(":0}", ":1}") for name in names]
     assert bloom.keys() == sorted(key.decode() for key in client.keys()) == sorted(names)
-    assert set(fields(client)) == {"id", "spec"} | {"v:default", "default:0-0.0", "n:default:0-0.0"}
+    layer = {"v:default", "default:0-0.0", "n:default:0-0.0"}
+    assert set(fields(client)) == {"id", "spec", "made", *layer}
     assert fields(client)["spec"] == fields(client, block=1)["spec"]
     assert all(client.ttl(key) == -1 for key in client.keys())
 

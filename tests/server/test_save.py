@@ -46,7 +46,8 @@ def comparable(client: Redis, key: str) -> dict[str, Any]:
         kept: Any = value
         if isinstance(value, dict):
             spec = {**json.loads(value[b"spec"]), "id": ""}
-            kept = {k: v for k, v in value.items() if k not in (b"id", b"v:default", b"spec")}
+            own = b"id", b"v:default", b"made", b"spec"
+            kept = {k: v for k, v in value.items() if k not in own}
             kept["spec"] = spec
         found[short] = (kept, client.expiretime(name.decode()))
     return found

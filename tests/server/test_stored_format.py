@@ -25,7 +25,7 @@ from support.stored_requests import SPIDER, URL
 from scrapy_bloom import ArchiveError, BloomFilter, FilterMismatchError
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.spec import FORMAT
-from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
+from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim, StoredClaim
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.request_codec import dump
@@ -80,6 +80,7 @@ def as_text(value: Any) -> Any:
     if "spec" in texts:
         texts["spec"] = spec_of(texts["spec"])
         assert texts.pop("id").isalnum()
+        assert texts.pop("made").isalnum()
     return texts
 
 
@@ -120,14 +121,15 @@ BITMAPS = [
 ]
 CLAIMS = [
     {
-        "03" * 20: 'g1 - 1800014400 0 {"url":"u"}',
-        "04" * 20: "w2 n2 1800014400 0 ",
+        "03" * 20: 'g1.a=1 - 1800014400 0 {"url":"u"}',
+        "04" * 20: "w2.a=1 n2 1800014400 0 ",
         "05" * 20: "- recrawl 1800014400 0 {}",
-        "h602a7995a48d7da7c4b3c823dcc30d26deb9fc34": "q1 n3 1800014400 0 {}",
+        "06" * 20: '-.a=1 left 1800014400 0 {"url":"u"}',
+        "h602a7995a48d7da7c4b3c823dcc30d26deb9fc34": "q1.a=1 n3 1800014400 0 {}",
     },
     {
-        "00" * 20: '- HTTP-503 1800015000 1 {"url":"u"}',
-        "01" * 20: '- HTTP-500 1800015000 1 {"url":"u"}',
+        "00" * 20: '-.a=1 HTTP-503 1800015000 1 {"url":"u"}',
+        "01" * 20: '-.a=1 HTTP-500 1800015000 1 {"url":"u"}',
     },
 ]
 KEYS = {
@@ -149,9 +151,9 @@ KEYS = {
     f"{{{KEY}:0}}:default:{MONTH}.0": (BITMAPS[3], 1803945600),
     f"{{{KEY}:0}}:claims:shop": (CLAIMS[0], 1840104000),
     f"{{{KEY}:1}}:claims:shop": (CLAIMS[1], 1840104000),
-    f"{{{KEY}:0}}:shares:shop:g1": ([f"0:{'03' * 20}"], 1800100800),
-    f"{{{KEY}:0}}:groups:shop": ([("g1", 0.0)], 1800100800),
-    f"{{{KEY}:0}}:workers:shop": ([("w1 place 7 99 - g1", 1800014460.5)], 1834574400),
+    f"{{{KEY}:0}}:shares:shop:g1.a=1": ([f"0:{'03' * 20}"], 1800100800),
+    f"{{{KEY}:0}}:groups:shop": ([("g1.a=1", 0.0)], 1800100800),
+    f"{{{KEY}:0}}:workers:shop": ([("w1.a=1 place 7 99 - g1.a=1 60", 1800014460.5)], 1834574400),
 }
 
 
@@ -160,15 +162,17 @@ def test_keys_and_their_values(moved: MovedServer) -> None:
     with moved.client() as client:
         bloom = fill(client)
         claims = in_shop(bloom)
-        keys = [("default", bytes([number]) * 20) for number in range(5)]
-        made = [NewClaim(key, "n1", '{"url":"u"}') for key in keys[:4]]
-        bloom.run(claims.claim([*made, NewClaim(keys[4], "n2", "")], "w1", "w2"))
-        bloom.run(claims.settle(keys[:2], ["w1"], retry_in=600, reasons=["HTTP-503", "HTTP-500"]))
-        bloom.run(claims.settle(keys[2:3], ["w1"]))
-        bloom.run(claims.keep([NewClaim(("default", b"x" * 33), "n3", "{}")], "q1"))
+        keys = [("default", bytes([number]) * 20) for number in range(7)]
+        made = [NewClaim(keys[number], "n1", '{"url":"u"}') for number in (0, 1, 2, 3, 6)]
+        bloom.run(claims.claim([*made, NewClaim(keys[4], "n2", "")], "w1.a=1", "w2.a=1"))
+        failed = NewClaim(keys[0], "HTTP-503", ""), NewClaim(keys[1], "HTTP-500", "")
+        bloom.run(claims.wait(failed, "-.a=1", 600, attempts=1))
+        bloom.run(claims.settle(keys[2:3], ["w1.a=1"]))
+        bloom.run(claims.leave(0, [StoredClaim("06" * 20, "w1.a=1", "n1", 0, 0, 1)]))
+        bloom.run(claims.keep([NewClaim(("default", b"x" * 33), "n3", "{}")], "q1.a=1"))
         bloom.run(claims.again({(0, "05" * 20): "{}"}))
-        bloom.run(claims.give(keys[3:4], "w1", "g1", 1))
-        worker = Worker("w1", "place", 7, 99, "-", "g1")
+        bloom.run(claims.give(keys[3:4], "w1.a=1", "g1.a=1", 1))
+        worker = Worker("w1.a=1", "place", 7, 99, "-", "g1.a=1", 60)
         bloom.run(claims.beat(worker.member, 60, is_idle=True))
         assert_recorded(stored(client), KEYS)
 

@@ -15,7 +15,7 @@ from scrapy.http import Response
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
+from scrapy_bloom.bloom.protocol.claims import FAILED, Claims, NewClaim
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
 from support.servers import contents
 
@@ -104,12 +104,15 @@ def claim(bloom: BloomFilter, urls: Sequence[str], owner: str = "w1") -> list[Ke
 
 
 def fail(
-    bloom: BloomFilter, urls: Sequence[str], seconds: int = 600, reason: str = "HTTP-503"
+    bloom: BloomFilter,
+    urls: Sequence[str],
+    seconds: int = 600,
+    reason: str = "HTTP-503",
+    owner: str = FAILED,
 ) -> None:
     """Claim URLs, and have them fail, so that they are tried again after some seconds."""
-    keys = claim(bloom, urls)
-    reasons = [reason] * len(keys)
-    bloom.run(in_shop(bloom).settle(keys, ["w1"], retry_in=seconds, reasons=reasons))
+    waiting = [NewClaim(key, reason, "") for key in claim(bloom, urls)]
+    bloom.run(in_shop(bloom).wait(waiting, owner, seconds, attempts=1))
 
 
 def claims(client: redis.Redis) -> dict[str, tuple[str, str, int, int, dict[str, Any]]]:

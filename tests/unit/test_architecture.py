@@ -33,7 +33,7 @@ CRAWL = [
     *("duplicates", "roster", "sharing", "leftovers", "recovery", "outputs", "crawl"),
 ]
 #: What does no I/O.
-PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules")
+PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules", "crawl.rule")
 IO = {"redis", "scrapy", "twisted", "asyncio", "socket", "time", "logging", "os"}
 #: Lines of a file of code and of a function, and parameters of a constructor, at most.
 MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 350, 40, 8

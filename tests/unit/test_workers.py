@@ -113,7 +113,7 @@ def test_claims_belong_to_a_queue_that_outlives_the_process() -> None:
     assert queue_of(Settings({"JOBDIR": "/jobs/../jobs/a/"})) in owners
     assert queue_of(Settings()) == "-"
     assert Worker.own("-").owner != Worker.own("-").owner
-    assert Worker.own("q1").owner == Worker.own("q1").owner == "q1"
+    assert Worker.own("q1").owner == Worker.own("q1").owner == "q1."
 
 
 # -- the folder of JOBDIR --
