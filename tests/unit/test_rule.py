@@ -21,7 +21,12 @@ LINK, UNSTORED, REDIRECT = range(3)
 
 @pytest.mark.parametrize(
     ("column", "is_redirect", "has_request"),
-    [(LINK, False, True), (UNSTORED, False, False), (REDIRECT, True, True), (REDIRECT, True, False)],
+    [
+        (LINK, False, True),
+        (UNSTORED, False, False),
+        (REDIRECT, True, True),
+        (REDIRECT, True, False),
+    ],
 )
 @pytest.mark.parametrize("known", Known, ids=lambda known: known.name)
 def test_what_a_url_does_to_a_page_that_led_to_it(
