@@ -1,17 +1,21 @@
 """What is put around the engine's methods: nothing is changed by it, whatever their form."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from scrapy_bloom import ConfigurationError
-from scrapy_bloom.crawl.engine import Engine
+from scrapy_bloom.crawl.engine import Engine, arguments_of
 
 REQUEST, REDIRECT = Request("https://example.com/"), Request("https://example.com/to")
 RESPONSE = Response("https://example.com/")
@@ -126,3 +130,71 @@ def test_an_unknown_form_is_an_error_before_the_first_page(parts: Any, what: str
     with pytest.raises(ConfigurationError, match="follow requests through this engine") as e:
         watch(make(**parts), RequestListener())
     assert what in str(e.value)
+
+
+# -- the arguments of spiders --
+
+CRAWLS = """
+import json
+import sys
+from scrapy import Spider, crawler
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy_bloom.crawl.engine import arguments_of
+
+class DupeFilter(BaseDupeFilter):
+    @classmethod
+    def from_crawler(cls, crawler):
+        self = cls()
+        self.crawler = crawler
+        return self
+
+    def open(self):
+        print(json.dumps(arguments_of(self.crawler)))
+
+class Changing(Spider):
+    def __init__(self, name, **kwargs):
+        super().__init__(name, **{key: "changed" for key in kwargs})
+        self.started = "an attribute"
+
+    async def start(self):
+        return
+        yield
+
+quiet = {"DUPEFILTER_CLASS": DupeFilter, "LOG_ENABLED": False, "TELNETCONSOLE_ENABLED": False}
+process = getattr(crawler, sys.argv[1])({**quiet, **json.loads(sys.argv[2])})
+process.crawl(Changing, "first", domain="a")
+process.crawl(Changing, name="second")
+process.crawl(crawler.Crawler(Changing, process.settings), "third", domain="b", _job=1)
+process.start()
+"""
+ARGUMENTS = [
+    {"0": "first", "domain": "a"},
+    {"name": "second"},
+    {"0": "third", "domain": "b", "_job": 1},
+]
+SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+
+
+@pytest.mark.parametrize(
+    ("process", "settings"),
+    [
+        ("CrawlerProcess", {}),
+        ("CrawlerProcess", SELECT),
+        ("AsyncCrawlerProcess", {}),
+        ("AsyncCrawlerProcess", {"TWISTED_REACTOR_ENABLED": False}),
+    ],
+    ids=["deferreds", "without-asyncio", "coroutines", "without-a-reactor"],
+)
+def test_the_arguments_of_a_spider_are_those_of_the_call(
+    process: str, settings: dict[str, object]
+) -> None:
+    """Of each crawl of a process, whatever the spider makes of them."""
+    command = [sys.executable, "-c", CRAWLS, process, json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = map(json.loads, done.stdout.splitlines())
+    assert sorted(found, key=str) == sorted(ARGUMENTS, key=str)
+
+
+def test_a_crawler_that_does_not_crawl_has_no_arguments() -> None:
+    assert arguments_of(get_crawler()) == {}

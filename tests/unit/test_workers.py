@@ -1,6 +1,7 @@
 """Workers: what is stored of them, and who is dead."""
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +15,22 @@ from hypothesis import strategies as st
 from scrapy.settings import Settings
 
 from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.workers import ID_FILE, MAX_LENGTH, Worker, queue_of
+from scrapy_bloom.crawl.workers import (
+    ID_FILE,
+    MAX_ARGUMENTS,
+    MAX_LENGTH,
+    Worker,
+    queue_of,
+    shown_arguments,
+)
 
-WORKER = Worker("w-1", "another-machine", 7, 99, "-", "g1")
+WORKER = Worker("w-1", "another-machine", 7, 99, "-", "g1", 60)
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
 def test_an_entry_is_read_back() -> None:
-    for worker in (WORKER, Worker.own("q1"), replace(WORKER, started=-1)):
+    long = Worker.own(f"q{'1' * 16}", f"g{'1' * 16}", "a" * MAX_ARGUMENTS, 99_999)
+    for worker in (WORKER, Worker.own("q1"), long, replace(WORKER, started=-1)):
         assert Worker.parse(worker.member) == worker
         assert len(worker.member) <= MAX_LENGTH
 
@@ -33,16 +42,19 @@ def test_an_entry_is_read_back() -> None:
         "w-1",
         "w-1 here 7 99",
         "w-1 here 7 99 -",
-        "w-1 here 7 99 - - more",
-        "w-1 here seven 99 - -",
-        "w-1 here 7_0 99 - -",
-        "w-1 here -7 99 - -",
-        " here 7 99 - -",
-        "w-1 here 7 99 - ",
-        f"w-1 here {'7' * 5_000} 99 - -",
-        f"w-{'1' * MAX_LENGTH} here 7 99 - -",
-        "w-1\nx here 7 99 - -",
-        "w-1 here \u0667 99 - -",
+        "w-1 here 7 99 - -",
+        "w-1 here 7 99 - - 60 more",
+        "w-1 here seven 99 - - 60",
+        "w-1 here 7_0 99 - - 60",
+        "w-1 here -7 99 - - 60",
+        "w-1 here 7 99 - - -60",
+        "w-1 here 7 99 - - 600000",
+        " here 7 99 - - 60",
+        "w-1 here 7 99 -  60",
+        f"w-1 here {'7' * 5_000} 99 - - 60",
+        f"w-{'1' * MAX_LENGTH} here 7 99 - - 60",
+        "w-1\nx here 7 99 - - 60",
+        "w-1 here \u0667 99 - - 60",
     ],
 )
 def test_an_entry_that_is_damaged_is_left_out(entry: str) -> None:
@@ -114,6 +126,84 @@ def test_claims_belong_to_a_queue_that_outlives_the_process() -> None:
     assert queue_of(Settings()) == "-"
     assert Worker.own("-").owner != Worker.own("-").owner
     assert Worker.own("q1").owner == Worker.own("q1").owner == "q1."
+
+
+@pytest.mark.parametrize(
+    ("until", "lives"),
+    [(940, False), (1_000, False), (1_001, True), (1_060, True), (1_061, False), (4_600, False)],
+)
+def test_a_worker_lives_as_long_as_its_last_heartbeat_sets_it_and_no_longer(
+    until: int, lives: bool
+) -> None:
+    """A time that is further ahead is from before the clock was corrected."""
+    assert WORKER.lives(until, 1_000) is lives
+
+
+@linux
+def test_a_worker_that_is_gone_does_not_live() -> None:
+    me = Worker.own("-", life=60)
+    assert me.lives(1_060, 1_000)
+    assert not replace(me, started=me.started - 1).lives(1_060, 1_000)
+
+
+# -- arguments --
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ({}, ""),
+        ({"domain": "a"}, "domain=a"),
+        ({"b": "2", "a": "1"}, "a=1&b=2"),
+        ({"a": "1", "b": "2"}, "a=1&b=2"),
+        ({"domain": "a", "_job": "4711"}, "domain=a"),
+        ({"a": 1, "b": [True], "c": None}, "a=1&b=%5Btrue%5D&c=null"),
+        ({"domain": "a", "session_id": object(), "loader": object()}, "domain=a"),
+        ({"q": "a b.c=d&e~\n"}, "q=a+b.c%3Dd%26e~%0A"),
+        ({"q": "\xe9\ud800"}, "q=%C3%A9%ED%A0%80"),
+        ({"0": "name", "domain": "a"}, "0=name&domain=a"),
+        ({"a": "x" * (MAX_ARGUMENTS - 2)}, "a=" + "x" * (MAX_ARGUMENTS - 2)),
+    ],
+)
+def test_arguments_are_shown_as_in_a_url(arguments: dict[str, object], shown: str) -> None:
+    """Without those that differ from run to run: those with an underscore, and objects."""
+    assert shown_arguments(arguments) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "PWD", "client_secret", "token", "api_key", "Authorization", "cookies", "session"],
+)
+def test_arguments_with_a_secret_are_hashed(name: str) -> None:
+    found = {shown_arguments({"domain": "a", name: value}) for value in ("S3CRET", "other")}
+    assert len(found) == 2
+    assert all(re.fullmatch("~[0-9a-f]{16}", one) for one in found)
+
+
+def test_arguments_that_are_long_are_hashed() -> None:
+    long = ["x" * (MAX_ARGUMENTS - 1), "y" * (MAX_ARGUMENTS - 1), "\ud800" * 10_000]
+    found = {shown_arguments({"a": value, "_job": job}) for value in long for job in "12"}
+    assert len(found) == 3
+    assert all(re.fullmatch("~[0-9a-f]{16}", one) for one in found)
+
+
+texts = st.text(st.characters(codec=None), max_size=20)
+
+
+@given(*[st.dictionaries(texts, texts, max_size=3)] * 2)
+def test_any_arguments_are_one_word_and_others_have_another(
+    first: dict[str, str], second: dict[str, str]
+) -> None:
+    """A claim's owner ends with them."""
+    shown, other = shown_arguments(first), shown_arguments(second)
+    assert re.fullmatch("[!-~]*", shown)
+    assert len(shown) <= MAX_ARGUMENTS
+    worker = Worker.own("-", arguments=shown)
+    assert (Worker.parse(worker.member), worker.arguments) == (worker, shown)
+    alike = [
+        {name: value for name, value in one.items() if name[:1] != "_"} for one in (first, second)
+    ]
+    assert (shown == other) is (alike[0] == alike[1])
 
 
 # -- the folder of JOBDIR --
