@@ -77,11 +77,12 @@ class Leftovers:
         Returns:
             How many requests wait for runs with other arguments, by these.
         """
-        self.next_due, self.may_have_more = inf, False
+        self.next_due = inf
         waiting, mine = Counter[str](), self._context.me.arguments
         claims, server = self._context.claims, self._context.server
         async for block, found in self._scan():
-            free = [one for one in found if self._is_free(one, idle_since)]
+            alive = self._roster.owners()
+            free = [one for one in found if self._is_free(one, alive, idle_since)]
             if free and (ended := await server.run(claims.leave(block, free))):
                 self._context.report.count("discarded", count=ended)
             due = [one for one in found if one.waits and self._is_due(one)]
@@ -96,7 +97,7 @@ class Leftovers:
         self._waiting = waiting.pop(mine, 0)
         return waiting
 
-    def _is_free(self, claim: StoredClaim, idle_since: int) -> bool:
+    def _is_free(self, claim: StoredClaim, alive: set[str], idle_since: int) -> bool:
         """Whether nobody will settle a claim."""
         owner, me = claim.owner, self._context.me
         if claim.waits:
@@ -105,7 +106,7 @@ class Leftovers:
             return claim.nonce in self._lost
         if owner == me.queue:
             return idle_since > 0 and self._has_left_queue(claim, idle_since)
-        return owner not in self._roster.owners()
+        return owner not in alive
 
     def _has_left_queue(self, claim: StoredClaim, idle_since: int) -> bool:
         """Whether a queue that is empty should have a claim's request.
@@ -142,11 +143,12 @@ class Leftovers:
             cursors = dict.fromkeys(blocks, "0")
             while cursors:
                 pages = await self._context.server.run(self._context.claims.scan(cursors))
-                owners = {one.owner for _, _, claims in pages.values() for one in claims}
-                if time.monotonic() >= roster.next_beat or not all(map(roster.knows, owners)):
+                every = [one for _, _, claims in pages.values() for one in claims]
+                owners = {one.owner for one in every if not one.waits}
+                if time.monotonic() >= roster.next_beat or owners - roster.known():
                     # A worker has its entry before its first claim. So those without one now have
                     # ended, and the others are newer than the last heartbeat.
-                    await roster.beat(is_idle=False)
+                    self.may_have_more |= await roster.beat()
                 for block, (_, now, claims) in pages.items():
                     roster.now = now
                     yield block, claims

@@ -3,7 +3,6 @@
 import time
 from typing import NamedTuple
 
-from scrapy_bloom.bloom.protocol.claims import FAILED
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.workers import Worker
 
@@ -38,6 +37,7 @@ class Roster:
     Attributes:
         now: the server's clock at the last heartbeat.
         next_beat: when the next one is due.
+        is_idle: whether this worker has nothing to do, as the others are told.
         others: those with an entry.
         alive: names of those that live; the next heartbeat tells whether they have died.
     """
@@ -45,18 +45,18 @@ class Roster:
     def __init__(self, context: Context) -> None:
         self._server, self._claims, self._me = context.server, context.claims, context.me
         self._heartbeat = context.settings.heartbeat
-        self.now, self.next_beat = 0, 0.0
+        self.now, self.next_beat, self.is_idle = 0, 0.0, False
         self.others: dict[str, Other] = {}
         self.alive: set[str] = set()
 
-    async def beat(self, *, is_idle: bool) -> bool:
+    async def beat(self) -> bool:
         """Note that this worker lives, and who else does; return whether claims may be free."""
         pause = self._heartbeat if self._me.group == "-" else SHARING_SECONDS
-        pause = IDLE_SECONDS if is_idle else pause
+        pause = IDLE_SECONDS if self.is_idle else pause
         pause *= max(1.0, len(self.others) / MANY_WORKERS)
         self.next_beat = time.monotonic() + min(pause, self._heartbeat)
         known, before = self.others.keys(), self.alive
-        beat = self._claims.beat(self._me.member, self._me.life, is_idle=is_idle)
+        beat = self._claims.beat(self._me.member, self._me.life, is_idle=self.is_idle)
         self.now, entries = await self._server.run(beat)
         workers = {member: Worker.parse(member) for member in entries}
         self.others = {
@@ -70,7 +70,7 @@ class Roster:
             if worker.lives(until, self.now)
         }
         has_died = before - self.alive  # or it has ended, and left claims
-        return bool(has_died or (is_idle and self.others.keys() - known))
+        return bool(has_died or (self.is_idle and self.others.keys() - known))
 
     async def leave(self) -> None:
         """Remove this worker's entry: its claims are free."""
@@ -85,10 +85,9 @@ class Roster:
         owners = {name for one in workers for name in (one.id, one.queue, one.group)}
         return owners - {self._me.group}
 
-    def knows(self, owner: str) -> bool:
-        """Whether an owner of claims is known, alive or not."""
-        is_waiting = owner.startswith(FAILED)
-        return is_waiting or owner in self.others or owner in self.owners() | {self._me.group}
+    def known(self) -> set[str]:
+        """Return the owners of claims that are known, alive or not."""
+        return self.owners() | self.others.keys() | {self._me.group}
 
     def count_alike(self, *, idle: bool) -> int:
         """Return how many living workers that share work with this one are idle, or busy."""

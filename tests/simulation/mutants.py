@@ -81,7 +81,7 @@ crawl/pages.py
 
 kills: pending requests of a living worker are picked up
 crawl/leftovers.py
-- return owner not in self._roster.owners()
+- return owner not in alive
 + return True
 
 kills: an idle worker closes before its last scan
