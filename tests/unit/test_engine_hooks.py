@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scrapy import Request
+from scrapy import Request, crawler
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred, succeed
@@ -172,18 +172,16 @@ ARGUMENTS = [
     {"name": "second"},
     {"0": "third", "domain": "b", "_job": 1},
 ]
-SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+PROCESSES: list[tuple[str, dict[str, object]]] = [
+    ("CrawlerProcess", {}),
+    ("CrawlerProcess", {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}),
+    ("AsyncCrawlerProcess", {}),  # since Scrapy 2.14
+    ("AsyncCrawlerProcess", {"TWISTED_REACTOR_ENABLED": False}),
+]
 
 
 @pytest.mark.parametrize(
-    ("process", "settings"),
-    [
-        ("CrawlerProcess", {}),
-        ("CrawlerProcess", SELECT),
-        ("AsyncCrawlerProcess", {}),
-        ("AsyncCrawlerProcess", {"TWISTED_REACTOR_ENABLED": False}),
-    ],
-    ids=["deferreds", "without-asyncio", "coroutines", "without-a-reactor"],
+    ("process", "settings"), [one for one in PROCESSES if hasattr(crawler, one[0])], ids=str
 )
 def test_the_arguments_of_a_spider_are_those_of_the_call(
     process: str, settings: dict[str, object]
