@@ -89,10 +89,9 @@ def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator
     saved = [(block, claim.field) for block, claim in found if claim.length <= MAX_LENGTH]
     requests = stored.bloom.run(own.find(saved))
     now, entries = stored.bloom.run(own.workers())
-    workers = [worker for one in entries if (worker := Worker.parse(one))]
-    alive = {member for member, (until, _) in entries.items() if until > now}
-    living = {one.id: one.pid for one in workers if one.member in alive and not one.is_gone}
-    queues = {worker.queue for worker in workers}
+    known = [(one, until) for text, (until, _) in entries.items() if (one := Worker.parse(text))]
+    living = {one.id: one.pid for one, until in known if one.lives(until, now)}
+    queues = {one.queue for one, _ in known}
     for block, claim in found:
         process = living.get(claim.owner)
         state = "running" if process else "in a queue" if claim.owner in queues else "waiting"

@@ -16,7 +16,7 @@ PAGES = [f"https://example.com/{place}" for place in range(1_000)]
 
 def test_requests_are_listed_by_worker(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """One that runs, one that has stopped, and a queue."""
-    running, queue = Worker.own("-"), Worker("w2", "elsewhere", 1, 1, "queue-1", "-")
+    running, queue = Worker.own("-", life=60), Worker("w2", "elsewhere", 1, 1, "queue-1", "-", 60)
     for worker in (running, queue):
         bloom.run(in_shop(bloom).beat(worker.member, 60))
     for owner, pages in ((running.id, PAGES[:2]), ("w9", PAGES[2:4]), ("queue-1", PAGES[4:5])):
@@ -52,6 +52,29 @@ def test_pages_that_failed_come_with_the_reason_those_that_are_due_first(
     assert heading.split() == ["state", "next", "try", "attempts", "reason", "url"]
 
 
+def test_requests_are_listed_with_the_arguments_of_the_runs_that_they_wait_for(
+    shop: Call, bloom: BloomFilter
+) -> None:
+    """A run with others doesn't pick them up."""
+    claim(bloom, PAGES[:1], owner="w9.domain=a")
+    fail(bloom, PAGES[1:2], owner="-.domain=b&page=2")
+    claim(bloom, PAGES[2:3], owner="w9.")
+    fail(bloom, PAGES[3:4])
+    rows = {row["url"]: row["arguments"] for row in shop("pending", "--json").json["rows"]}
+    assert [rows[url] for url in PAGES[:4]] == ["domain=a", "domain=b&page=2", None, None]
+    heading, *_ = shop("pending").out.splitlines()
+    assert heading.split()[-2:] == ["arguments", "url"]
+
+
+def test_a_worker_that_lived_before_the_clock_was_corrected_is_not_running(
+    shop: Call, bloom: BloomFilter
+) -> None:
+    worker = Worker("w1", "elsewhere", 1, 1, "-", "-", 60)
+    bloom.run(in_shop(bloom).beat(worker.member, 3_600))
+    claim(bloom, PAGES[:1])
+    assert [row["state"] for row in shop("pending", "--json").json["rows"]] == ["waiting"]
+
+
 def test_a_big_crawl_is_listed_in_part(shop: Call, bloom: BloomFilter) -> None:
     claim(bloom, PAGES)
     text = ": 1,000 pending requests, 0 of them failed"
@@ -82,7 +105,7 @@ def test_a_read_only_replica_lists_what_its_primary_has(call: Call, any_binary: 
     with with_replica(any_binary) as (primary, copy):
         with primary.client() as client:
             bloom = BloomFilter(client, KEY, blocks=3)
-            worker = Worker("w1", "here", 7, 1, "-", "-")
+            worker = Worker("w1", "here", 7, 1, "-", "-", 60)
             claim(bloom, PAGES[:5], owner="w1")
             bloom.run(in_shop(bloom).beat(worker.member, 60))
         wait_for_link(copy, primary)
@@ -97,7 +120,7 @@ def test_a_read_only_replica_lists_what_its_primary_has(call: Call, any_binary: 
 
 def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """They can be stored, but no crawl writes them."""
-    in_shop(bloom)
+    bloom.run(in_shop(bloom).beat("w1 elsewhere 007 01 - - 060", 60))
     absurd = {
         b"aa": b'w1 n 999999999999 1 {"url":"http://x/"}',
         b"bb": b"w1 n 1 1 [1]",
