@@ -123,7 +123,7 @@ class Endings:
         found = effect(known, is_redirect=request is None, has_request=has_request)
         if found is Effect.STORE and request:
             self.store(key, request)
-        elif found is Effect.WAIT:
+        elif found is Effect.WAIT and not self._is_circle(page, key):
             self.wait(page, key)
         elif found is Effect.LEAVE:
             page.is_left = True
@@ -151,8 +151,8 @@ class Endings:
                 self.arrived(page)
 
     def wait(self, page: Page, key: Key) -> None:
-        """Let a page wait for a claim, unless they would wait for each other for ever."""
-        if key not in page.claims and not self._is_circle(page, key):
+        """Let a page wait for a claim."""
+        if key not in page.claims:
             self.here[key].append(page)
             page.waits += 1
 
@@ -273,6 +273,7 @@ class Endings:
         if kind is OpKind.CONFIRM:
             return
         self._local.forget(key)
+        self._local.late.pop(key[1], None)
         if kind in (OpKind.RELEASE, OpKind.LEAVE):
             self._local.taken[key[1]] = Known.DROPPED
         elif is_stored:
