@@ -48,19 +48,25 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     chosen = target(settings, opts)
     with chosen.connect() as stored:
         spider = stored.spider(chosen.spider)
-        rows, total, failed = list_pending(stored, spider, failed=opts.failed, limit=opts.limit)
+        rows, counts, by_arguments = list_pending(
+            stored, spider, failed=opts.failed, limit=opts.limit
+        )
+    total, failed = counts.total(), counts[True]
     hidden = (failed if opts.failed else total) - len(rows)
     more = f". {hidden:,} aren't shown (--limit 0 shows all)" if hidden > 0 else ""
     head = {**stored.head, "spider": spider, "pending": total, "failed": failed}
     text = f"{stored}: {plural(total, 'pending request')}, {failed:,} of them failed"
-    report(opts, head, rows, text + more)
+    if any(by_arguments):
+        each = [f"{name or 'none'} ({count:,})" for name, count in by_arguments.most_common()]
+        text += f". They are for runs with the arguments {', '.join(each)}"
+    report(opts, {**head, "arguments": by_arguments}, rows, text + more)
     return True
 
 
 def list_pending(
     stored: StoredFilter, spider: str, *, failed: bool, limit: int
-) -> tuple[list[dict[str, Any]], int, int]:
-    """Return rows of pending requests, their number, and the number of pages that failed.
+) -> tuple[list[dict[str, Any]], Counter[bool], Counter[str]]:
+    """Return rows of pending requests, and their numbers by whether they failed, and by arguments.
 
     Args:
         stored: the filter.
@@ -68,17 +74,20 @@ def list_pending(
         failed: whether only pages that failed get a row.
         limit: rows at most; 0 for all.
     """
-    counts = Counter[bool]()
-    found = _counted(stored.scan(spider), counts, failed)
+    counts, by_arguments = Counter[bool](), Counter[str]()
+    found = _counted(stored.scan(spider), counts, by_arguments, failed)
     first = nsmallest(limit or maxsize, found, key=lambda one: (one[1].owner, one[1].time))
     rows = list(_rows(stored, spider, first))
-    return rows, counts.total(), counts[True]
+    return rows, counts, by_arguments
 
 
-def _counted(claims: Iterator[Found], counts: Counter[bool], only: bool) -> Iterator[Found]:
+def _counted(
+    claims: Iterator[Found], counts: Counter[bool], by_arguments: Counter[str], only: bool
+) -> Iterator[Found]:
     """Count claims, and yield all, or only those that failed."""
     for block, claim in claims:
         counts[claim.has_failed] += 1
+        by_arguments[claim.arguments or ""] += 1
         if claim.has_failed or not only:
             yield block, claim
 

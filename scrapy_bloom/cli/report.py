@@ -6,6 +6,7 @@ send the file to others, because it needs nothing else. An existing file is over
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import resources
@@ -66,7 +67,8 @@ def _section(stored: StoredFilter) -> Iterator[str]:
     windows = {name: window_info(stored, name) for name in stored.windows}
     lists = [list_pending(stored, spider, failed=True, limit=SHOWN) for spider in stored.spiders]
     rows = [row for found, _, _ in lists for row in found]
-    pending, failed = sum(one[1] for one in lists), sum(one[2] for one in lists)
+    counts = sum((one[1] for one in lists), Counter[bool]())
+    pending, failed = counts.total(), counts[True]
     yield f"<h2>{escape(stored.bloom.key)}</h2><p>{escape(stored.bloom.label)}</p>"
     yield f"<dl>{_fact('URLs', f'{sum(one.count for one in windows.values()):,}')}"
     yield _fact("Memory", size(sum(one.memory for one in windows.values())))
