@@ -17,10 +17,14 @@ import asyncio
 
 class Pipeline:
     under_way = most = 0
+    is_full = asyncio.Event()
 
     async def process_item(self, item, *args):
         Pipeline.under_way += 1
         Pipeline.most = max(Pipeline.most, Pipeline.under_way)
+        if Pipeline.under_way == LIMIT:
+            self.is_full.set()
+        await self.is_full.wait()  # however busy the machine is
         await asyncio.sleep(0.02)
         Pipeline.under_way -= 1
         ItemSpider.ahead -= 1
