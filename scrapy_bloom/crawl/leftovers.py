@@ -164,7 +164,7 @@ class Leftovers:
     async def pick_up(self) -> bool:
         """Put back a few requests that wait, as far as there is room; return whether any were."""
         engine, count = self._context.engine, self._pages.handed_out_count
-        is_turn = count >= self._turn_at and len(self._pages.picked_up) < TURN
+        is_turn = count >= self._turn_at and len(self._pages.queue.picked_up) < TURN
         if engine.is_closing or not (is_turn or (self.is_next and engine.has_room())):
             return False
         if self._waiting and self._left is None:

@@ -14,7 +14,8 @@ from typing import Any
 from scrapy import Request
 
 from scrapy_bloom.crawl.endings import Joint, Page
-from scrapy_bloom.crawl.pages import META, Pages
+from scrapy_bloom.crawl.pages import Pages
+from scrapy_bloom.crawl.queue import META
 from scrapy_bloom.crawl.request_values import MAX_DEPTH, UnstorableError, is_immutable, pack
 from scrapy_bloom.crawl.writer import OpKind
 

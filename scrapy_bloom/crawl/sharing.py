@@ -39,7 +39,7 @@ class Sharing:
             return
         if await self._server.run(self._claims.count_shares(self._me.group)):
             return
-        given, freed = self._pages.give(min(spare, MAX_GIVEN)), set[Key]()
+        given, freed = self._pages.queue.give(min(spare, MAX_GIVEN)), set[Key]()
         if not given:
             return
         try:  # a claim that is not written yet, or that the server has lost, stays here

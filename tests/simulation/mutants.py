@@ -47,14 +47,14 @@ class Mutant(NamedTuple):
 #: Each bug: what finds it, a description, its file, the text without it, and with it.
 TABLE = r"""
 sharing: a request is given away and fetched, too
-crawl/pages.py
-- return False self.handed_out_count, self.priority
+crawl/queue.py
+- return None return self._queued.pop(request, {})
 + pass
-+ self.handed_out_count, self.priority
++ return self._queued.pop(request, {})
 
 sharing: a request that another worker gets is fetched while its claim is freed
-crawl/pages.py
-- del self.queue[request] self._given.add(request)
+crawl/queue.py
+- del self._queued[request] self._given.add(request)
 + pass
 
 sharing: a giver never stops giving
@@ -76,7 +76,7 @@ kills: a claim is freed before its page is marked as crawled
 crawl/pages.py
 - self.handed_out_count, self.priority = self.handed_out_count + 1, request.priority
 + self.handed_out_count, self.priority = self.handed_out_count + 1, request.priority
-+ for one in self._claims_of(request):
++ for one in claims:
 +     self._put(Op(OpKind.RELEASE, one))
 
 kills: pending requests of a living worker are picked up
@@ -95,9 +95,9 @@ crawl/roster.py
 + has_died = set[str]()
 
 kills: requests from a queue on a disk, or in Redis, have lost their claims
-crawl/pages.py
-- self.queue.pop(request, {}) or self._claims_of(request)
-+ self.queue.pop(request, {})
+crawl/queue.py
+- return self._queued.pop(request, {}) or self.claims_of(request)
++ return self._queued.pop(request, {})
 
 crawl/test_outages.py::test_a_page_that_ends_in_an_outage_is_ready_to_be_crawled_again: the restart of the server is not noticed
 crawl/server.py

@@ -29,7 +29,7 @@ ORDER = [
 CRAWL = [
     *("rule", "short_errors", "report", "identity", "local", "workers"),
     *("request_values", "request_codec", "engine"),
-    *("server", "context", "writer", "endings", "pages", "shared_objects", "delivery"),
+    *("server", "context", "writer", "endings", "queue", "pages", "shared_objects", "delivery"),
     *("duplicates", "roster", "sharing", "leftovers", "recovery", "outputs", "crawl"),
 ]
 #: What does no I/O.
