@@ -125,8 +125,8 @@ class Leftovers:
     def _is_due(self, claim: StoredClaim) -> bool:
         """Whether a URL that waits is crawled again, or deleted, now; if not, scan again then."""
         left = claim.time - self._roster.now
-        if left > self._context.settings.retry_after:
-            left = 0  # it failed while the clock was ahead
+        if not claim.has_failed or left > self._context.settings.retry_after:
+            left = 0  # or it failed while the clock was ahead
         left += GIVEN_UP_SECONDS if claim.is_given_up else 0
         if left > 0:
             self.next_due = min(self.next_due, time.monotonic() + max(DUE_SECONDS, left))

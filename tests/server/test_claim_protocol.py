@@ -491,6 +491,14 @@ def test_a_claim_that_no_run_could_crawl_ends_when_it_is_freed(
     assert (spider.only().field, spider.only().nonce) == (C.hex(), LEFT)
 
 
+@pytest.mark.parametrize("reason", [LEFT, DROPPED, AGAIN])
+def test_what_has_not_failed_waits_for_no_clock(spider: Spider, reason: str) -> None:
+    """A clock that was ahead, and is corrected, hides nothing."""
+    spider.claim(A)
+    spider.fail(A, reason=reason, seconds=300, attempts=0)
+    assert spider.claim(A, nonce="2") == [NEW]
+
+
 def test_only_claims_of_the_owner_that_was_seen_are_freed(spider: Spider) -> None:
     spider.claim(A, B, owner="dead")
     spider.claim(C, request="")

@@ -180,6 +180,10 @@ def test_arguments_with_a_secret_are_hashed(name: str) -> None:
     assert all(re.fullmatch("~[0-9a-f]{16}", one) for one in found)
 
 
+def test_an_address_with_a_password_is_hashed() -> None:
+    assert shown_arguments({"url": "https://me:S3CRET@a.example"}).startswith("~")
+
+
 def test_arguments_that_are_long_are_hashed() -> None:
     long = ["x" * (MAX_ARGUMENTS - 1), "y" * (MAX_ARGUMENTS - 1), "\ud800" * 10_000]
     found = {shown_arguments({"a": value, "_job": job}) for value in long for job in "12"}
