@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.protocol.claims import DROPPED
+from scrapy_bloom.bloom.protocol.claims import ASTRAY, DROPPED
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.rule import Effect, Known, effect
@@ -96,6 +96,7 @@ class Endings:
     Attributes:
         here: claims in progress in this process whose requests aren't stored, each with the pages
             that wait for it.
+        targets: those of them that only a redirect has led to.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
@@ -103,6 +104,7 @@ class Endings:
         self._only_items = context.settings.items_only
         self._has_own_queue = context.me.queue == "-"
         self.here: dict[Key, list[Page]] = {}
+        self.targets: set[Key] = set()
         #: Claim of a request that may have to end together with others.
         self._joint: dict[Key, Joint] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
@@ -256,7 +258,7 @@ class Endings:
             if waiting and has_failed and not page.claims[key] and self._has_own_queue:
                 # They fail together: a kill in between would hide it from the page's retry.
                 waiting[0].claims[key] = ""
-                self._local.fail(key)
+                self._fail(key)
             else:
                 self._end(key, kind, page)
             for one in waiting:
@@ -267,6 +269,9 @@ class Endings:
                     one.outcome = kind
             found += waiting
         return found
+
+    def _fail(self, key: Key) -> None:
+        self._local.fail(key, Known.ASTRAY if key in self.targets else Known.FAILED)
 
     def _end_here(self, key: Key, kind: OpKind, *, is_stored: bool) -> None:
         """Note how a URL of the window "run" ends, which only this process knows."""
@@ -301,8 +306,11 @@ class Endings:
         if kind is OpKind.CONFIRM:
             self._local.see(key, is_own=True)
         elif kind in (OpKind.FAIL, OpKind.STOP):
-            self._local.fail(key)
+            self._fail(key)
         else:
             self._local.forget(key)
         reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]
+        if key in self.targets:
+            self.targets.discard(key)
+            reason = f"{ASTRAY}{reason}"
         self._put(Op(kind, key, reason, page.claims[key], page.epoch))

@@ -18,8 +18,10 @@ class Known(Enum):
     HERE = auto()
     #: The same in another process.
     ELSEWHERE = auto()
-    #: It has failed, and waits.
+    #: It has failed, and waits. If its request isn't stored, so has the page that yielded it.
     FAILED = auto()
+    #: It has failed, and its request isn't stored, because only a redirect has led there.
+    ASTRAY = auto()
     #: Something has dropped its request in this run, and would drop it again.
     DROPPED = auto()
 
@@ -50,15 +52,13 @@ def effect(known: Known, *, is_redirect: bool, has_request: bool) -> Effect:
             without it, and its request isn't stored, because middlewares have changed it.
         has_request: whether the page has a request for it that can be stored.
     """
-    if known in (Known.HERE, Known.FAILED) and has_request and not is_redirect:
+    has_failed = known in (Known.FAILED, Known.ASTRAY)
+    if (known is Known.HERE or has_failed) and has_request and not is_redirect:
         return Effect.STORE
     if known is Known.HERE:
         return Effect.WAIT
-    if known is Known.ELSEWHERE:
+    if known is Known.ELSEWHERE or (known is Known.ASTRAY and not is_redirect):
         return Effect.LEAVE  # a request that can be stored is stored when the server is asked
-    if not is_redirect:
-        # Who yielded a failed URL that isn't stored has failed with it, and yields it again.
-        return Effect.SAFE
-    if known is Known.FAILED:
+    if has_failed and is_redirect:
         return Effect.FAIL
-    return Effect.DROP if known is Known.DROPPED else Effect.SAFE
+    return Effect.DROP if known is Known.DROPPED and is_redirect else Effect.SAFE

@@ -491,6 +491,16 @@ def test_a_claim_that_no_run_could_crawl_ends_when_it_is_freed(
     assert (spider.only().field, spider.only().nonce) == (C.hex(), LEFT)
 
 
+def test_a_failed_target_of_a_redirect_is_told_from_a_failed_link(spider: Spider) -> None:
+    """Until a link stores its request: whoever yielded a link yields it again."""
+    spider.claim(A, B, request="")
+    spider.fail(A, reason="redirect:HTTP-503")
+    spider.fail(B, reason="HTTP-503")
+    assert spider.claim(A, B, nonce="2", request="") == [Verdict.ASTRAY, Verdict.FAILED]
+    assert spider.claim(A, nonce="3", request="{}") == [Verdict.FAILED]
+    assert spider.claim(A, nonce="4", request="") == [Verdict.FAILED]
+
+
 @pytest.mark.parametrize("reason", [LEFT, DROPPED, AGAIN])
 def test_what_has_not_failed_waits_for_no_clock(spider: Spider, reason: str) -> None:
     """A clock that was ahead, and is corrected, hides nothing."""

@@ -169,7 +169,7 @@ crawl/endings.py
 
 crawl/test_vanished_claims.py::test_a_page_found_in_an_outage_that_fails_is_found_again: a URL that has failed is a duplicate once the outage is over
 crawl/local.py
-- if self.late.get(key[1], Known.FAILED) is Known.FAILED: # it has failed since
+- if self.late.get(key[1]) not in (Known.STORED, Known.ELSEWHERE): # it has failed since
 - return False if self.late.pop(key[1]) is Known.STORED:
 + if key[1] not in self.late:
 +     return False

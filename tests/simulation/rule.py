@@ -89,11 +89,7 @@ class Rule:
             return url, "its callback has not run"
         if site.lacks_item(url):
             return url, "its item is not delivered"
-        # Who yielded a request first that can't be stored has failed with it, and yields it again.
-        unstored = {link for link, is_stored in site.links.get(url, ()) if not is_stored}
         for link in site.led_to[name, url]:
-            if link in unstored & site.failing:
-                continue
             if not self._is_safe(link, name, {url}) and not self._waits(link, url, name):
                 return link, f"its link {self._describe(link)}"
         return None

@@ -13,6 +13,7 @@ STORED      SAFE                          SAFE                     SAFE
 HERE        STORE                         WAIT                     WAIT
 ELSEWHERE   LEAVE                         LEAVE                    LEAVE
 FAILED      STORE                         SAFE                     FAIL
+ASTRAY      STORE                         LEAVE                    FAIL
 DROPPED     SAFE                          SAFE                     DROP
 """
 ROWS = {known: effects for known, *effects in map(str.split, TABLE.strip().splitlines()[1:])}
