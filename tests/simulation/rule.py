@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from simulation.site import ROOT, Site, short
-from simulation.world import URL, Words, World
+from simulation.world import FLUSH, URL, Words, World
 
 #: How the fields of claims begin whose requests aren't looked up.
 ONCE = b"once:".hex()
@@ -33,6 +33,8 @@ class Rule:
         self._recorded: dict[str, list[tuple[str, Sequence[int]]]] = defaultdict(list)
         #: Field of each claim that there is now -> its owner and its request.
         self._claims: dict[str, tuple[str, str]] = {}
+        #: Fields and URLs of claims that are lost, but not their requests.
+        self._kept: set[str] = set()
         #: Pages that the batch records which is carried out now.
         self._together: set[str] = set()
 
@@ -82,7 +84,12 @@ class Rule:
 
     def _problem(self, name: str, url: str) -> tuple[str, str] | None:
         """Return a URL that isn't safe, and why its page should not be remembered for it."""
-        site = self._site
+        site, world = self._site, self._world
+        # A worker that lives has it in its memory, and claims it again if it fails. If all is lost,
+        # only a page that begins afterwards may take that for safe.
+        self._kept = world.evicted | (
+            world.flushed if self._began_after_flush(name, url) else set()
+        )
         if url in site.redirects:
             return self._problem_of_redirect(name, url)
         if (name, url) not in site.done:
@@ -106,6 +113,11 @@ class Rule:
         if self._waits(targets[-1], url, name):
             return None
         return targets[-1], f"its target {self._describe(targets[-1])}"
+
+    def _began_after_flush(self, name: str, url: str) -> bool:
+        trace = [line[11:] for line in self._world.trace]  # after the time
+        last = {what: place for place, what in enumerate(trace)}
+        return last.get(f"{name}: fetches {short(url)}", 0) > last.get(FLUSH, 0)
 
     def _describe(self, url: str) -> str:
         owner, _ = self._claims.get(self._site.field(url), ("", ""))
@@ -134,8 +146,7 @@ class Rule:
         is_followed = is_target and (name, url) in self._site.refused
         if self._site.drops(url, name) and (not is_followed or self._is_linked(url, name)):
             return True
-        # A worker that lives has it in its memory, and claims it again if it fails.
-        if {url, self._site.field(url)} & self._world.evicted:
+        if {url, self._site.field(url)} & self._kept:
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
 

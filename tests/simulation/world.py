@@ -36,6 +36,8 @@ SHARED = re.compile(r"^g[0-9a-f]{16}(\.|$)|:shares:")
 URL = re.compile(r'"url":"([^"]+)"')
 #: How the fields of claims begin whose requests aren't looked up.
 ONCE = b"once:".hex().encode()
+#: What the trace says when all keys are deleted.
+FLUSH = "SERVER: all keys are deleted"
 #: Steps after which a run counts as endless.
 MAX_STEPS = 50_000
 #: Lines of the trace that tell how a page broke the rule, at most, and those that tell nothing.
@@ -109,6 +111,7 @@ class World:
         broken: what breaks the rule of remembered pages, and the pages that it is about.
         looks: is called with each batch that was carried out: whose it is, its commands, replies.
         evicted: fields of claims that the server has evicted, and the URLs in their requests.
+        flushed: the same of claims that were there when all keys were deleted.
         doomed: processes that are killed at the next step.
         is_ending: whether tasks are being ended, of which nothing happens any more.
         client: of the server.
@@ -127,6 +130,7 @@ class World:
         self.broken: list[str] = []
         self.looks: Callable[[str, Sequence[Words], Sequence[Any]], object] = lambda *_: None
         self.evicted: set[str] = set()
+        self.flushed: set[str] = set()
         self.doomed: list[Any] = []
         #: Name of a client -> the shares that it has given last.
         self._given: dict[str, set[bytes]] = {}
@@ -482,11 +486,12 @@ class World:
 
     def flush(self) -> None:
         """Delete all keys."""
-        self.log("SERVER: all keys are deleted")
+        self.log(FLUSH)
         for key in self.execute("KEYS", "*:claims:*"):
-            # A page of the window "run" is no duplicate by the server: only its process knows it.
-            once = [one for name, one in self.client.hgetall(key).items() if name[:10] == ONCE]
-            self.evicted |= {url for claim in once for url in URL.findall(claim.decode())}
+            for name, claim in self.client.hgetall(key).items():
+                self.flushed |= {name.decode(), *URL.findall(claim.decode())}
+                if name[:10] == ONCE:  # it's no duplicate by the server: only its process knows it
+                    self.evicted |= {*URL.findall(claim.decode())}
         for key in self.execute("KEYS", "*"):
             if key != PROCESS.encode():
                 self.execute("DEL", key)
