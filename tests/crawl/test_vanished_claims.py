@@ -54,9 +54,13 @@ def lossy_lab(own_server: Server, tmp_path: Path) -> Iterator[Lab]:
         yield lab
 
 
-def wait_for(lab: Lab, crawl: Crawl, held: int) -> None:
-    """Wait until the site holds so many answers back."""
-    until(lambda: lab.site.held == held or crawl.is_over, "the crawl waits for the site")
+def wait_for(lab: Lab, crawl: Crawl, held: int, inline: int = 0) -> None:
+    """Wait until the site holds so many answers back, and was asked so often for /inline."""
+
+    def waits() -> bool:
+        return lab.site.held == held and lab.site.hits()["/inline"] >= inline
+
+    until(lambda: waits() or crawl.is_over, "the crawl waits for the site")
     assert not crawl.is_over, crawl.log
 
 
@@ -114,12 +118,11 @@ def test_restarts_of_a_server_that_loses_nothing_give_up_no_page(
     lab.site.pages |= {"/": page("/waits"), "/waits": page(), "/inline": page()}
     lab.site.hold("/inline")
     with lab.start(SPIDER, **ONCE) as crawl:
-        for _ in range(5):
-            wait_for(lab, crawl, held=1)
+        for times in range(1, 6):
+            wait_for(lab, crawl, held=1, inline=times)
             restart(lasting_server, crawl)
             lab.site.hold_after(1)
             lab.site.release("/inline")
-            until(lambda: not lab.site.held, "the page ends")
         lab.site.release()
         crawl.wait()
     assert lab.site.hits()["/waits"] == 6
