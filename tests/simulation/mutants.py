@@ -159,7 +159,7 @@ crawl/rule.py
 
 redirects: pages are remembered whose common target is dropped
 crawl/rule.py
-- return Effect.DROP if known is Known.DROPPED else Effect.SAFE
+- return Effect.DROP if known is Known.DROPPED and is_redirect else Effect.SAFE
 + return Effect.SAFE
 
 redirects: a link doesn't store a request whose URL only a redirect has led to
