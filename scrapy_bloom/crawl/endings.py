@@ -275,6 +275,7 @@ class Endings:
 
     def _end_here(self, key: Key, kind: OpKind, *, is_stored: bool) -> None:
         """Note how a URL of the window "run" ends, which only this process knows."""
+        self.targets.discard(key)
         if kind is OpKind.CONFIRM:
             return
         self._local.forget(key)
