@@ -2,15 +2,16 @@
 
 A URL is remembered by its generation, so it was crawled at the time that is shown, or later. It's
 remembered until the time at which a run with these settings forgets it, but a window that you have
-just set counts from the next run on. Start pages and, with `BLOOM_ITEMS_ONLY`, pages without an
-item aren't remembered, although every run reads them. A page with a key (`meta["bloom_key"]`) isn't
-found by its URL.
+just set counts from the next run on. Every run reads the URLs in `start_urls` and `sitemap_urls`
+and, with `BLOOM_ITEMS_ONLY`, pages without an item, which aren't remembered. A page with a key
+(`meta["bloom_key"]`) isn't found by its URL.
 """
 
 import argparse
+from contextlib import suppress
 from typing import Any
 
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.settings import Settings
 
 from scrapy_bloom.bloom.errors import ConfigurationError
@@ -19,6 +20,7 @@ from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.cli.output import minute, plural, report, without_credentials
 from scrapy_bloom.cli.project import read_urls, target
 from scrapy_bloom.cli.stored import Memory
+from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.rules import RUN
 
 HELP = "say whether URLs are remembered, pending or failed"
@@ -46,10 +48,10 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         known = [key for key in keys.values() if key[0] != RUN]
         memories = stored.remembered(known)
         claims = stored.find_claims(stored.spider(chosen.spider), known)
-    rules = chosen.settings.recrawl_rules
+    rules, starts = chosen.settings.recrawl_rules, _starts(chosen.crawler.spidercls, identity)
     rows = [
         {
-            **_state(key, memories.get(key), claims.get(key)),
+            **_state(key, memories.get(key), claims.get(key), is_start=key[1] in starts),
             "rule": next((pattern.pattern for pattern, _ in rules if pattern.search(url)), None),
             "url": without_credentials(url),
         }
@@ -61,10 +63,25 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     return count == len(rows)
 
 
-def _state(key: Key, memory: Memory | None, claim: StoredClaim | None) -> dict[str, Any]:
+def _starts(spider: type[Spider], identity: Identity) -> set[bytes]:
+    """Return the fingerprints of a class's start URLs, if Scrapy's own method requests them."""
+    methods = [getattr(spider, name, Spider.start) for name in ("start", "start_requests")]
+    if not all(method.__module__.startswith("scrapy.") for method in methods):
+        return set()
+    lists = [getattr(spider, name, ()) for name in ("start_urls", "sitemap_urls")]
+    keys = set[bytes]()
+    for url in [url for urls in lists if isinstance(urls, list | tuple) for url in urls]:
+        with suppress(TypeError, ValueError):  # it isn't one
+            keys.add(identity.key(Request(url))[1])
+    return keys
+
+
+def _state(
+    key: Key, memory: Memory | None, claim: StoredClaim | None, *, is_start: bool
+) -> dict[str, Any]:
     """Return the row of a URL."""
     state = "remembered" if memory else "not remembered"
-    if key[0] == RUN:
+    if is_start or key[0] == RUN:
         state = "crawled by each run"
     elif claim and claim.waits:
         state = "failed" if claim.has_failed else "will be crawled"

@@ -380,10 +380,14 @@ def test_an_unknown_window_is_warned_about_once_and_nothing_is_lost(
 WINDOWS = {"BLOOM_RECRAWL_RULES": [(r"/page/\d+", "1 day")]}
 
 
-def test_start_requests_go_before_rules_so_that_every_run_begins(make: Make) -> None:
-    start = Request("https://example.com/page/1", meta={"is_start_request": True})
-    for _ in range(2):
-        assert not make(**WINDOWS).request_seen(start)
+def test_a_rule_decides_about_start_requests(make: Make) -> None:
+    ruled, other = (
+        Request(f"https://example.com/{path}", meta={"is_start_request": True})
+        for path in ("page/1", "other")
+    )
+    assert not make(**WINDOWS).request_seen(ruled)
+    assert make(**WINDOWS).request_seen(ruled)
+    assert not any(make(**WINDOWS).request_seen(other) for _ in range(2))
 
 
 def test_a_request_names_its_window(make: Make) -> None:

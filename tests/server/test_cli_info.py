@@ -1,9 +1,11 @@
 """``scrapy bloom info`` and ``check``: what they say of filters and URLs."""
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 from redis import Redis
+from scrapy import Request, Spider
 from support.cli import KEY, URLS, Call, claim, fail, fingerprints, give, unchanged
 from support.clock import MovedServer
 from support.polling import PATIENCE
@@ -116,6 +118,29 @@ def test_states_of_urls(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     assert (rows[0]["until"], rows[3]["reason"]) == ("never", "HTTP-503")
     assert rows[3]["next_try"] > rows[4]["next_try"]
     assert shop("check", URLS[0], URLS[4]).code == 0
+
+
+class Starting(Spider):
+    name = "shop"
+    start_urls = [*URLS[:1], "nonsense"]  # noqa: RUF012 - as people write it
+    sitemap_urls = URLS[1:2]
+
+
+class Listing(Starting):
+    async def start(self) -> AsyncIterator[Request]:
+        yield Request(URLS[0])
+
+
+def test_start_urls_are_crawled_by_each_run(shop: Call, bloom: BloomFilter) -> None:
+    """Unless the spider requests them by a method of its own, where a rule may count."""
+    bloom.extend(fingerprints(URLS[:1]))
+
+    def states(spider: type[Spider]) -> list[str]:
+        done = shop("check", *URLS[:3], "--json", spiders=(spider,))
+        return [row["state"] for row in done.json["rows"]]
+
+    assert states(Starting) == ["crawled by each run", "crawled by each run", "not remembered"]
+    assert states(Listing) == ["remembered", "not remembered", "not remembered"]
 
 
 def test_urls_are_read_from_stdin(

@@ -178,8 +178,29 @@ def test_a_start_request_is_remembered_for_the_run_and_requests_that_copy_its_me
     assert key({"is_start_request": True, "depth": 1})[0] == DEFAULT
 
 
-def test_a_sitemap_is_remembered_for_the_run() -> None:
-    own = make(spider=SitemapSpider)
+def test_the_window_of_a_start_request_is_that_of_the_first_rule() -> None:
+    own = make([("/a", "1 day"), ("/b", "default")])
+    start = {"is_start_request": True}
+    windows = [key(start, own, f"https://example.com/{path}")[0] for path in "abc"]
+    assert windows == ["1-day", DEFAULT, RUN]
+
+
+def test_a_start_request_is_plain_if_nothing_gives_it_a_window() -> None:
+    own = make([("/a", "run")])
+
+    def is_plain(url: str, by: Identity = own, **meta: object) -> bool:
+        return by.is_plain_start(Request(url, meta=meta))
+
+    assert is_plain("https://example.com/b")
+    assert not is_plain("https://example.com/a")
+    assert not is_plain("https://example.com/b", bloom_recrawl_after="run")
+    assert not is_plain("https://example.com/b", bloom_enabled=False)
+    assert not is_plain("https://example.com/b", make(spider=SitemapSpider))
+
+
+def test_a_sitemap_is_remembered_for_the_run_whatever_the_rules_are() -> None:
+    own = make([("", "default")], spider=SitemapSpider)
+    assert own.key(Request(URL, meta={"is_start_request": True}))[0] == RUN
     parse = own._crawler.spider._parse_sitemap
     assert own.key(Request(URL, callback=parse))[0] == RUN
     assert own.key(Request(URL))[0] == DEFAULT
