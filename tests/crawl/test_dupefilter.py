@@ -190,7 +190,7 @@ def test_one_line_at_open_and_one_at_close(
     make: Make, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And one that says why nothing was new, if nothing was."""
-    says = "nothing was new, because all 3 links are remembered or pending. Give listing"
+    says = "nothing was new, because all 3 start requests are remembered or pending"
     caplog.set_level(logging.INFO)
 
     def lines() -> list[str]:
