@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import crawl, library, size
+from benchmarks import crawl, library, lists, size
 from benchmarks.contestants import server_name, started
 from benchmarks.found import Found, Size
 from benchmarks.page import write
@@ -23,6 +23,7 @@ WORK = ROOT / ".scrapy" / "benchmarks"
 #: In the order of the page.
 BENCHMARKS: dict[str, Callable[[Size], Found]] = {
     "crawl": crawl.run,
+    "list": lists.run,
     "kill": crawl.run_kills,
     "size": size.run,
     "throughput": library.run_throughput,

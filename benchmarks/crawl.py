@@ -52,7 +52,7 @@ def run(size: Size) -> Found:
         RuntimeError: a crawl failed, or has fetched other pages.
     """
     pages = size.of(PAGES)
-    with started(for_crawls=True) as server, served(pages, LINKS) as site:
+    with started(for_crawls=True) as server, served(*site_of(pages)) as site:
         by_distance = {one: _crawls(server, site, one, size) for one in DISTANCES}
     rows = [row for distance, crawls in by_distance.items() for row in _rows(distance, crawls)]
     rows.append(_memory(by_distance[0]))
@@ -67,6 +67,11 @@ def run(size: Size) -> Found:
         f"{_said(found, SET)}."
     )
     return Found(rows, text, times)
+
+
+def site_of(pages: int) -> list[str]:
+    """Return the options of a site with so many pages."""
+    return ["--pages", str(pages), "--links", str(LINKS)]
 
 
 def where(distance: int) -> str:
@@ -84,7 +89,7 @@ def _crawls(server: Server, site: str, distance: int, size: Size) -> Crawls:
             for name in (MEMORY, SCHEDULED, CRAWLED, *others):
                 with server.client() as client:
                     client.flushall()
-                found[name].append(_crawl(site, settings_of(name, url)))
+                found[name].append(run_crawler(site, json.dumps(settings_of(name, url))))
                 same = [
                     found[name][-1][what] == found[MEMORY][0][what] for what in ("pages", "items")
                 ]
@@ -93,24 +98,24 @@ def _crawls(server: Server, site: str, distance: int, size: Size) -> Crawls:
     return found
 
 
-def _start(site: str, settings: Mapping[str, Any]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.crawler", site, json.dumps(settings)]
+def _start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.crawler", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
 
 
-def _crawl(site: str, settings: Mapping[str, Any]) -> Crawl:
-    """Crawl in a separate process; return its costs.
+def run_crawler(*arguments: str) -> Crawl:
+    """Crawl in a separate process, with the arguments of ``benchmarks.crawler``; return its costs.
 
     Raises:
         RuntimeError: the crawl failed, or logged an error.
     """
-    with _start(site, settings) as process:
+    with _start(*arguments) as process:
         output, log = process.communicate(timeout=TIMEOUT)
     lines = output.splitlines()  # one of the dupefilters prints its settings
     crawl: Crawl = json.loads(lines[-1]) if process.returncode == 0 else {"errors": 1}
     if crawl["errors"]:
-        raise RuntimeError(f"a crawl with {settings} failed:\n{log[-5000:]}")
+        raise RuntimeError(f"a crawl with {arguments} failed:\n{log[-5000:]}")
     return crawl
 
 
@@ -153,15 +158,15 @@ def run_kills(size: Size) -> Found:
     """Kill crawls in their middle, run them again, and count the pages that were fetched twice."""
     pages, again = size.of(PAGES), []
     with started(for_crawls=True) as server:
-        settings = settings_of(CRAWLED, server.url)
+        settings = json.dumps(settings_of(CRAWLED, server.url))
         for _ in range(size.rounds):
-            with server.client() as client, served(pages, LINKS) as site:
+            with server.client() as client, served(*site_of(pages)) as site:
                 client.flushall()
                 with _start(site, settings) as process:
                     while sum(_hits(site).values()) < pages // 2 and process.poll() is None:
                         time.sleep(0.02)
                     process.kill()
-                _crawl(site, settings)
+                run_crawler(site, settings)
                 hits = _hits(site)
             if len(hits) != pages:
                 raise RuntimeError(f"{pages - len(hits)} pages were missed after kill -9")

@@ -1,6 +1,7 @@
-"""``python -m benchmarks.crawler URL SETTINGS``: one crawl in a process; prints its costs.
+"""``python -m benchmarks.crawler URL SETTINGS [FILE]``: one crawl in a process; prints its costs.
 
-Each page yields an item and a request for each of its links. SETTINGS is a JSON object.
+Each page yields an item and a request for each of its links. SETTINGS is a JSON object. With FILE,
+the start requests are its lines, and pages yield only items.
 """
 
 import hashlib
@@ -44,10 +45,26 @@ class EveryLinkSpider(Spider):
         yield from response.follow_all(css="a", callback=self.parse)
 
 
-def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
+class ListSpider(Spider):
+    """Crawls a list of URLs."""
+
+    name = "list"
+    url: str
+
+    async def start(self) -> AsyncIterator[Request]:
+        """The lines of a file."""
+        for line in Path(self.url).read_text("utf-8").splitlines():
+            yield Request(line)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """A page: an item."""
+        yield {"url": response.url, "title": response.css("title::text").get()}
+
+
+def crawl(url: str, settings: dict[str, Any], file: str = "") -> dict[str, Any]:
     """Crawl a site; return the costs, and a digest of the pages that it fetched."""
     process = CrawlerProcess({**SETTINGS, **settings})
-    crawler = process.create_crawler(EveryLinkSpider)
+    crawler = process.create_crawler(ListSpider if file else EveryLinkSpider)
     fetched: list[str] = []
     cpu: list[float] = []
     connect = crawler.signals.connect
@@ -58,7 +75,7 @@ def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
         signals.response_received,
         weak=False,
     )
-    process.crawl(crawler, url=url)
+    process.crawl(crawler, url=file or url)
     process.start()
     assert crawler.stats
     stats = crawler.stats.get_stats()
@@ -83,4 +100,4 @@ def peak_memory() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(crawl(sys.argv[1], json.loads(sys.argv[2]))))
+    print(json.dumps(crawl(sys.argv[1], json.loads(sys.argv[2]), *sys.argv[3:])))

@@ -1,6 +1,7 @@
 """``python -m benchmarks.site``: a site to crawl, served from memory by a process of its own.
 
 Each page has the same number of links, and ``/hits`` tells as JSON how often each was fetched.
+With ``--directory``, the pages are the HTML files in it; ``/paths`` tells which pages there are.
 """
 
 import argparse
@@ -12,26 +13,39 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
 
 #: Links of each page to pages that no other page needs to link to, so that all can be reached.
 BRANCHES = 5
 SEED = 7
-HITS = "/hits"
+HITS, PATHS = "/hits", "/paths"
 TEXT = "The quick brown fox jumps over the lazy dog, and nobody has asked it why it does so. " * 2
 
 
 @contextlib.contextmanager
-def served(pages: int, links: int) -> Iterator[str]:
+def served(*options: str) -> Iterator[str]:
     """Serve a site in a separate process; give its URL."""
-    command = [sys.executable, "-u", "-m", "benchmarks.site", f"--pages={pages}"]
-    with subprocess.Popen(
-        [*command, f"--links={links}"], stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-u", "-m", "benchmarks.site", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield f"http://127.0.0.1:{int(process.stdout.readline())}/"
         finally:
             process.terminate()
+
+
+def paths(site: str) -> list[str]:
+    """Return the paths of a site's pages."""
+    with urlopen(site.rstrip("/") + PATHS) as response:
+        found: list[str] = json.load(response)
+    return found
+
+
+def read(directory: Path) -> dict[str, bytes]:
+    """Return a site of the HTML files in a directory."""
+    files = sorted(directory.rglob("*.html"))
+    return {f"/{file.relative_to(directory)}": file.read_bytes() for file in files}
 
 
 def generate(pages: int, links: int) -> dict[str, bytes]:
@@ -76,6 +90,8 @@ class _Connection(asyncio.Protocol):
     def _answer(self, path: str) -> bytes:
         if path == HITS:
             return _response(json.dumps(self._hits).encode())
+        if path == PATHS:
+            return _response(json.dumps([*self._site]).encode())
         self._hits[path] += 1
         body = self._site.get(path)
         return _response(body) if body else _response(b"", "404 Not Found")
@@ -97,11 +113,13 @@ async def serve(site: dict[str, bytes]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.site", description=__doc__)
-    parser.add_argument("--pages", type=int, required=True)
-    parser.add_argument("--links", type=int, required=True, help="of each page")
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--pages", type=int)
+    parser.add_argument("--links", type=int, help="of each page")
     options = parser.parse_args()
+    site = options.directory and read(options.directory)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(generate(options.pages, options.links)))
+        asyncio.run(serve(site or generate(options.pages, options.links)))
 
 
 if __name__ == "__main__":

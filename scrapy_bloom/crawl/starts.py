@@ -75,15 +75,13 @@ class Starts:
         Raises:
             Exception: ``start()`` has raised it, after the outputs that were returned before.
         """
-        reader = self._reader
-        if reader is None:
+        if self._reader is None:
             async for output in starts:
                 self._add(output)
                 break
             if not self._read or self._read[0][1] is None:
                 return self._take()
-            reader = self._reader = asyncio.ensure_future(self._read_ahead(starts))
-            reader.add_done_callback(lambda _: self._has_read.set())
+        reader = self._reader or self._start_reader(starts)
         await asyncio.sleep(0)  # it has read all that needed no waiting
         if not self._read and not reader.done():
             self._has_read.clear()
@@ -92,7 +90,14 @@ class Starts:
         if reader.done() and not (found and reader.exception()):
             self._reader = None
             reader.result()
+            if len(found) >= BATCH:  # there are more, which are read meanwhile
+                self._start_reader(starts)
         return await self._looked_up(found)
+
+    def _start_reader(self, starts: AsyncIterator[Any]) -> "asyncio.Task[None]":
+        self._reader = asyncio.ensure_future(self._read_ahead(starts))
+        self._reader.add_done_callback(lambda _: self._has_read.set())
+        return self._reader
 
     async def _read_ahead(self, starts: AsyncIterator[Any]) -> None:
         async for output in starts:
