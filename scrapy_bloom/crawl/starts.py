@@ -53,7 +53,9 @@ class Starts:
             while found := await self._next(starts):
                 for output, lookup in found:
                     known = lookup if lookup is not None and lookup.is_duplicate else None
-                    if known is None or self._outputs.is_closed:
+                    if self._outputs.is_closed:
+                        return  # the claims are given back, but a queue may outlive the crawl
+                    if known is None:
                         yield output
                     elif self._outputs.asks_project:
                         with self._duplicates.answering(known):
@@ -112,7 +114,7 @@ class Starts:
 
     def _add(self, output: Any) -> None:
         lookup = None
-        if isinstance(output, Request) and not self._outputs.is_closed:
+        if isinstance(output, Request):
             if self._identity.is_plain_start(output):
                 self.plain, self.mark = self.plain + 1, min(self.mark, crc32(output.url.encode()))
             with suppress(Exception):  # the scheduler gets the same

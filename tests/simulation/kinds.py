@@ -37,6 +37,7 @@ class Kind:
         gone: share of the pages that are missing.
         items: share of the pages that have an item; below 1, the others are read in each run, and
             at the end each of them links a page that is new.
+        lists: whether `start()` yields pages, too, of which no other page links some.
         redirects: whether pages lead to one that fails, to one that changes, and to one that is
             dropped.
         objects: share of the pages whose item is made by requests that share an object.
@@ -61,6 +62,7 @@ class Kind:
     raises: bool = False
     gone: float = 0.08
     items: float = 1.0
+    lists: bool = False
     redirects: bool = False
     objects: float = 0.0
     domains: bool = False
@@ -94,6 +96,8 @@ _SHARED: dict[str, Any] = {
     "queues": (MEMORY,),
     "choices": {"CONCURRENT_REQUESTS": [1, 2]},
 }
+#: The start page is read in each run, all others in a list are remembered.
+_LISTED: dict[str, Any] = {"BLOOM_RECRAWL_RULES": [("site.example/.", "default")]}
 _OWN = {"simulation.spiders.Middleware": 50}
 _OFFSITE = {
     "scrapy.downloadermiddlewares.offsite.OffsiteMiddleware": None,
@@ -110,7 +114,8 @@ KINDS: dict[str, Kind] = {
         stored=1.0,
         **_SHARED,
     ),
-    "server": Kind({**_FAULTS, **_SERVER}, raises=True),
+    "lists": Kind(_ENDS, fails=False, lists=True, settings=_LISTED, repeats=False),
+    "server": Kind({**_FAULTS, **_SERVER}, raises=True, lists=True, settings=_LISTED),
     "items": Kind(
         _FAULTS,
         items=0.5,

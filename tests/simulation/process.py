@@ -93,6 +93,7 @@ class Process:
     Attributes:
         must_stop: whether it was stopped, or killed.
         owner: of its claims; "" if it has made none.
+        scheduled: URLs of requests that its scheduler was offered.
         items: URLs whose items it has delivered.
         pages: those that it has crawled.
         domain: the argument of its spider.
@@ -115,7 +116,7 @@ class Process:
             site.spiders[name] = domain
         self.world, self.site, self.name, self.rng = world, site, name, world.rng
         self.must_stop, self.owner, self.is_clean = False, "", False
-        self.items, self.pages = set[str](), set[str]()
+        self.scheduled, self.items, self.pages = set[str](), set[str](), set[str]()
         self.dont_filter = settings["SIMULATED_DONT_FILTER"]
         is_shared = settings.get("SCHEDULER", "").startswith("scrapy_redis.")
         self.unpicklable = None if is_shared else (lambda: True)

@@ -135,8 +135,9 @@ class Rule:
             is_target: whether a redirect leads there: that ends as its target does.
         """
         owner, request = self._claims.get(self._site.field(url), ("", ""))
-        # Each run begins with the start page.
-        if request or url == ROOT or url in {*seen, *self._together} or self._is_recorded(url):
+        # Each run begins with the start page, and a list.
+        starts = ROOT, *self._site.listed
+        if request or url in starts or url in {*seen, *self._together} or self._is_recorded(url):
             return True
         has_failed = owner.startswith("-") or url in self._site.failing
         if has_failed and not is_target and self._is_found_again(url, seen):
@@ -146,7 +147,7 @@ class Rule:
         is_followed = is_target and (name, url) in self._site.refused
         if self._site.drops(url, name) and (not is_followed or self._is_linked(url, name)):
             return True
-        if {url, self._site.field(url)} & self._kept:
+        if {url, self._site.field(url)} & self._kept or self._is_led_to_again(url, seen):
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
 
@@ -165,6 +166,20 @@ class Rule:
         found = (page for (name, page), led_to in site.led_to.items() if not name and url in led_to)
         still = [page for page in found if site.redirects.get(page, url) == url]
         return ROOT in still or any(site.field(page) in self._claims for page in {*still} - seen)
+
+    def _is_led_to_again(self, url: str, seen: set[str]) -> bool:
+        """Whether the server has lost a URL together with a page that leads there."""
+        if not {"forget", "restart"} & {*self._world.struck}:
+            return False
+        starts = {ROOT, *self._site.listed}
+        pages = {page for (name, page), led_to in self._site.led_to.items() if url in led_to}
+        return any(
+            page in starts
+            or self._claims.get(self._site.field(page), ("", ""))[1]
+            or self._is_led_to_again(page, {*seen, page})
+            for page in pages - seen
+            if page in self._site.each_run or not self._is_recorded(page)
+        )
 
     def _is_recorded(self, url: str) -> bool:
         return any(

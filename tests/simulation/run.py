@@ -218,6 +218,9 @@ class Run:
                     self._left_behind[url].add(process.name)
                     if not (process.must_stop or self._kind.repeats or self._may_stay(url)):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
+                    is_unused = url in {*self._site.listed} - process.scheduled
+                    if is_unused and process.is_clean and not self._kind.repeats:
+                        self._found.append(f"{process.name} left {short(url)}, never scheduled")
                 died = self._ended.get(owner, self._world.now)
                 is_over = died + NOTICED_SECONDS[self._world.place] < self._world.now
                 if is_over and has_finished and not self._kind.repeats:

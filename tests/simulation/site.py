@@ -52,6 +52,8 @@ class Site:
         dropped: pages that a middleware drops.
         refused: process and URL of requests that a middleware has dropped.
         failing: URLs that have failed when they were last fetched.
+        listed: pages that ``start()`` yields after the start page.
+        breaks: whether ``start()`` raises after the last one.
         parts: page -> those whose callbacks make its item together.
         closing: URL -> how often its callback still closes the spider.
         captchas: URL -> how often a spider middleware still raises before its callback.
@@ -98,6 +100,8 @@ class Site:
         self.dropped: set[str] = set()
         self.refused: set[tuple[str, str]] = set()
         self.failing: set[str] = set()
+        self.listed: list[str] = []
+        self.breaks = False
         self.parts: dict[str, list[str]] = {}
         self.closing: dict[str, int] = {}
         self.captchas: dict[str, int] = {}

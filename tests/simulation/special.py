@@ -16,6 +16,8 @@ def make_site(rng: Random, log: Callable[[str], None], kind: Any) -> Site:
     """Return a site of a kind of runs."""
     site = Site(rng, log, kind)
     special = _Special(site, rng, kind)
+    if kind.lists:
+        special.add_list()
     if kind.redirects:
         special.add_redirects()
     if kind.objects:
@@ -41,6 +43,15 @@ class _Special:
             page = parent or self._rng.choice(self._parents)
             self._site.links.setdefault(name, [])
             self._site.links[page].append((name, self._rng.random() < self._kind.stored))
+
+    def add_list(self) -> None:
+        """Let `start()` yield pages, some of them twice, and most of which nothing links."""
+        site, rng = self._site, self._rng
+        own = [f"{ROOT}listed{number}" for number in range(rng.randint(2, 12))]
+        site.links |= {name: [] for name in own}
+        site.listed = own + rng.choices([*site.links], k=rng.randint(0, 6))
+        rng.shuffle(site.listed)
+        site.breaks = rng.random() < 0.3
 
     def add_redirects(self) -> None:
         """Let pages redirect to one that fails, to one that changes, and to one that is dropped."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from io import BytesIO
 from typing import Any
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
@@ -35,12 +35,23 @@ class Pages(Spider):
         """Return the spider of a process."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.process = crawler.settings["SIMULATED_PROCESS"]
+        crawler.signals.connect(spider.scheduled, signals.request_scheduled)
         return spider
 
+    def scheduled(self, request: Request) -> None:
+        """Note that the scheduler is about to receive a request."""
+        self.process.scheduled.add(request.url)
+
     async def start(self) -> AsyncIterator[Any]:
-        """Yield the start request."""
-        is_unfiltered = self.process.dont_filter
+        """Yield the start request, and a list; sometimes wait, and raise at the end."""
+        is_unfiltered, site = self.process.dont_filter, self.process.site
         yield Request(ROOT, self.parse, errback=self.failed, dont_filter=is_unfiltered)
+        for url in site.listed:
+            if seconds := self.process.rng.choice(WAITS):
+                await asyncio.sleep(seconds)
+            yield Request(url, self.parse, errback=self.failed)
+        if site.breaks:
+            raise SiteError("the list has no end")
 
     def parse(self, response: Response, **kwargs: Any) -> Any:
         """Yield an item, and requests for the links of a page; sometimes raise."""
