@@ -419,6 +419,14 @@ def test_pages_without_items_wait_for_no_feed(store: Store) -> None:
     assert [path.read_text() for path in store.feeds.iterdir()] == ["[\n\n]"]
 
 
+def test_a_page_waits_once_for_all_of_its_items_in_a_file(store: Store) -> None:
+    code = f"{SPIDER}class Twice(Items):\n    def parse(self, response):\n"
+    code += "        yield self.item('/0')\n        yield from super().parse(response)\n"
+    done = store.lab.crawl(code, **store.settings(JSON))
+    assert done.recorded == pages_of(store)
+    assert store.items().total() == 2 * (PAGES + 1)
+
+
 def test_of_too_many_pages_the_oldest_are_left_to_the_next_run(store: Store) -> None:
     code = f"{SPIDER}\nfrom scrapy_bloom.crawl import endings\nendings.MAX_WAITING = 5\n"
     settings = store.settings({"format": "jsonlines"}, BATCHES)

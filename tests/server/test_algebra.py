@@ -42,6 +42,12 @@ def test_items_are_estimated_from_bits(pair: tuple[BloomFilter, BloomFilter]) ->
     assert one.approx_union_len(one) == pytest.approx(one.approx_len())
 
 
+def test_items_are_estimated_from_counters(client: Redis) -> None:
+    bloom = make(client, "k", counting=True)
+    bloom.extend(items(1_500))
+    assert bloom.approx_len() == pytest.approx(1_500, rel=0.02)
+
+
 def test_a_saturated_filter_says_so(client: Redis) -> None:
     one, two = make(client, "one"), make(client, "two")
     one.open()
@@ -74,10 +80,11 @@ def test_an_intersection_has_what_both_have(pair: tuple[BloomFilter, BloomFilter
 def test_a_block_that_only_one_has_used_is_in_the_union(client: Redis) -> None:
     one, two = make(client, "one"), make(client, "two")
     one.add("a")
-    two.open()
-    two.add("b")
-    assert one.union(two, "made").contains(["a", "b", "c"]) == [True, True, False]
-    assert one.intersection(two, "none").contains(["a", "b", "c"]) == [False] * 3
+    two.extend(items(100))
+    for first, second, key in (one, two, "made"), (two, one, "again"):
+        made = first.union(second, key)
+        assert made.contains(["a", *items(101)]) == [True] * 101 + [False]
+        assert not any(first.intersection(second, f"none {key}").contains(["a", *items(101)]))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from redis import Redis
 from support.examples import examples
 from support.filters import small
+from support.outages import full
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.errors import LostError, RestartedError
@@ -24,6 +26,7 @@ from scrapy_bloom.bloom.protocol.claims import (
     NewClaim,
     StoredClaim,
 )
+from scrapy_bloom.bloom.protocol.rings import MAX_WAVE_CALLS
 from scrapy_bloom.bloom.protocol.scripts import Reply
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
 
@@ -415,6 +418,43 @@ def test_claims_are_taken_from_the_owner_that_was_seen_and_from_nobody_else(
     assert taken == {item.hex(): text_of(item) for item in (A, B)}
     assert {(one.owner, one.nonce) for one in spider.stored().values()} == {(OURS, "n")}
     assert spider.bloom.run(spider.claims.take(0, claims, THEIRS, "n")) == {}
+
+
+def test_a_page_that_is_taken_over_keeps_its_attempts(spider: Spider) -> None:
+    spider.claim(A)
+    spider.fail(A, seconds=0)
+    spider.bloom.run(spider.claims.take(0, [spider.only()], OURS, "n"))
+    assert (spider.only().owner, spider.only().attempts) == (OURS, 1)
+
+
+def test_an_owner_is_not_another_one_whose_name_is_a_part_of_its_own(spider: Spider) -> None:
+    spider.claim(A, owner="w1")
+    assert spider.confirm(A, owners=["w12", "w10"]) == [CLAIMED]
+    spider.settle(A, owner="w12")
+    assert spider.only().owner == "w1"
+
+
+@pytest.mark.parametrize("blocks", [1, MAX_WAVE_CALLS + 1])
+def test_claims_of_all_shards_are_counted(client: Redis, blocks: int) -> None:
+    spider = Spider(small(client, blocks=blocks))
+    spider.claim(*(bytes([number]) for number in range(200)))
+    assert spider.bloom.run(spider.claims.count()) == 200
+
+
+def test_a_full_server_notes_how_pages_end(server: Server, client: Redis, spider: Spider) -> None:
+    items = [bytes([number]) for number in range(6)]
+    spider.claim(*items)
+    with full(server):
+        spider.fail(items[0])
+        spider.settle(items[1])
+        assert spider.confirm(items[2]) == [NEW]
+        stored = spider.stored()
+        assert spider.leave(stored[items[3].hex()]) == 0
+        spider.bloom.run(spider.claims.take(0, [stored[items[4].hex()]], THEIRS, "n"))
+        spider.bloom.run(spider.claims.beat("w1", 60))
+    owners = {field: one.owner for field, one in spider.stored().items()}
+    waiting = dict.fromkeys((items[0].hex(), items[3].hex()), FAILED)
+    assert owners == waiting | {items[4].hex(): THEIRS, items[5].hex(): OURS}
 
 
 def test_what_comes_out_of_a_shared_queue_is_held_by_who_took_it(spider: Spider) -> None:

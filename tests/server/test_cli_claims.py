@@ -9,6 +9,7 @@ from support.replicas import wait_for_link, with_replica
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
+from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS
 from scrapy_bloom.crawl.workers import Worker
 
 PAGES = [f"https://example.com/{place}" for place in range(1_000)]
@@ -88,6 +89,13 @@ def test_a_big_crawl_is_listed_in_part(shop: Call, bloom: BloomFilter) -> None:
         assert len(lines) == shown + (2 if shown else 1)
         assert lines[-1].endswith(text + hidden)
         assert shop("pending", *options.split(), "--json").json["pending"] == 1_000
+
+
+def test_a_page_that_was_given_up_has_no_next_try(shop: Call, bloom: BloomFilter) -> None:
+    for _ in range(MAX_ATTEMPTS):
+        fail(bloom, PAGES[:1], seconds=0)
+    (row,) = shop("pending", "--json").json["rows"]
+    assert (row["attempts"], row["next_try"]) == (MAX_ATTEMPTS, None)
 
 
 def test_requests_of_other_spiders_are_not_listed(shop: Call, bloom: BloomFilter) -> None:

@@ -1,14 +1,20 @@
 """``scrapy bloom doctor``: each of its checks, and what it advises."""
 
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from redis import Redis
+from scrapy.utils.test import get_crawler
 from support.cli import KEY, Call, Own, Shop
+from support.filters import add_to
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.cli import doctor
 from scrapy_bloom.cli.doctor import CHECKS
 
@@ -138,6 +144,51 @@ def test_a_server_that_evicts_or_keeps_nothing(shop: Call, client: Redis) -> Non
 def test_clocks_that_differ(shop: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "CLOCKS", -1)
     assert states(shop("doctor", "--json", **OURS))["clock"] == "PROBLEM"
+
+
+BEHIND = {"server_time_usec": int(1e6 * (time.time() - 3_600))}
+WRITES = {"rdb_last_bgsave_status": "ok", "aof_last_write_status": "ok", "aof_enabled": 1}
+
+
+@pytest.mark.parametrize(
+    ("check", "nodes", "finding"),
+    [
+        (doctor.clock, [BEHIND], "differ by"),
+        (
+            doctor.clock,
+            [{"server_time_usec": int(1e6 * time.time())}, BEHIND],
+            "differ by",
+        ),
+        (
+            doctor.persistence,
+            [WRITES, WRITES | {"aof_last_write_status": "err"}],
+            "write to its disk",
+        ),
+        (doctor.persistence, [WRITES, WRITES | {"rdb_last_bgsave_status": "err"}], "write to its"),
+        (doctor.persistence, [WRITES, WRITES | {"aof_enabled": 0}], "appendonly is off"),
+        (
+            doctor.version,
+            [{"redis_version": "10.0.1"}, {"redis_version": "6.2.7"}],
+            "6.2.7 is too old",
+        ),
+        (doctor.server, [{"role": "master"}, {"role": "slave"}], "is a read-only replica"),
+    ],
+)
+def test_each_node_of_a_cluster_is_checked(
+    check: Callable[[doctor.Facts], str], nodes: list[dict[str, Any]], finding: str
+) -> None:
+    state, text = doctor.examine(check, doctor.Facts(get_crawler(), nodes=nodes))
+    assert state == "PROBLEM"
+    assert re.search(finding, text)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_any_window_may_be_too_full(shop: Call, client: Redis) -> None:
+    windows = {"1-day": Schedule.of("1 day")}
+    bloom = BloomFilter(client, KEY, capacity=100, windows=windows)
+    bloom.open()
+    add_to(bloom, "1-day", *(str(number) for number in range(201)))
+    assert "so it has grown. Set BLOOM_CAPACITY = 201 or more" in shop("doctor", **OURS).out
 
 
 @pytest.mark.usefixtures("healthy")

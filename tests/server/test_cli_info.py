@@ -1,6 +1,7 @@
 """``scrapy bloom info`` and ``check``: what they say of filters and URLs."""
 
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -9,10 +10,12 @@ from scrapy import Request, Spider
 from support.cli import KEY, URLS, Call, claim, fail, fingerprints, give, unchanged
 from support.clock import MovedServer
 from support.polling import PATIENCE
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.cli import info as info_command
+from scrapy_bloom.cli.stored import StoredFilter
 
 DAY = {"1-day": Schedule.of("1 day")}
 RULES = {"BLOOM_RECRAWL_RULES": [["/1$", "1 day"], ["/2$", "run"]]}
@@ -54,8 +57,10 @@ def test_generations_and_windows(call: Call, moved: MovedServer) -> None:
 
 
 def test_pending_and_failed_requests_are_counted(shop: Call, bloom: BloomFilter) -> None:
+    """Those of all spiders."""
     claim(bloom, URLS[:3])
     fail(bloom, URLS[3:5])
+    bloom.run(bloom.session.enter("zoo"))
     (head,) = shop("info", "--json").json["filters"]
     assert (head["filter"], head["pending"], head["failed"]) == (KEY, 5, 2)
     assert shop("info").out.endswith(": 5 pending requests, 2 of them failed\n")
@@ -78,6 +83,22 @@ def test_all_filters_of_the_server(shop: Call, bloom: BloomFilter, client: Redis
     assert heading.split()[0] == "filter"
 
 
+def test_two_filters_of_one_name_are_on_two_servers(
+    call: Call, client: Redis, server: Server, any_binary: str
+) -> None:
+    with Server(any_binary) as other:
+        own = {
+            name: {"name": name, "custom_settings": {"BLOOM_REDIS_URL": url}}
+            for name, url in (("first", server.url), ("second", other.url))
+        }
+        for url in (server.url, other.url):
+            with closing(BloomFilter(url, KEY)) as bloom:
+                bloom.open()
+        spiders = tuple(type(name, (Spider,), fields) for name, fields in own.items())
+        done = call("info", "--json", spiders=spiders, BLOOM_KEY=KEY)
+    assert len({one["address"] for one in done.json["filters"]}) == 2
+
+
 def test_the_error_rate_is_measured(
     shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,15 +119,15 @@ def test_the_error_rate_is_measured(
 
 
 def test_states_of_urls(shop: Call, bloom: BloomFilter, client: Redis) -> None:
-    bloom.extend(fingerprints([URLS[0], URLS[4]]))
-    claim(bloom, URLS[1:2])
+    claim(bloom, [URLS[1], URLS[6]])
+    bloom.extend(fingerprints([URLS[0], URLS[4], URLS[6]]))
     fail(bloom, URLS[3:4])
     assert shop("recrawl", URLS[4]).code == 0
     with unchanged(client):
-        done = shop("check", *URLS[:6], "--json", **RULES)
-    assert (done.code, done.json["remembered"]) == (1, 2)
+        done = shop("check", *URLS[:7], "--json", **RULES)
+    assert (done.code, done.json["remembered"]) == (1, 3)
     rows = done.json["rows"]
-    assert [row["url"] for row in rows] == URLS[:6]
+    assert [row["url"] for row in rows] == URLS[:7]
     assert [(row["state"], row["window"]) for row in rows] == [
         ("remembered", "default"),
         ("pending", "1-day"),
@@ -114,10 +135,35 @@ def test_states_of_urls(shop: Call, bloom: BloomFilter, client: Redis) -> None:
         ("failed", "default"),
         ("will be crawled", "default"),
         ("not remembered", "default"),
+        ("pending", "default"),
     ]
-    assert (rows[0]["until"], rows[3]["reason"]) == ("never", "HTTP-503")
+    assert rows[0]["until"] == "never"
+    assert [row["reason"] for row in rows] == [*[None] * 3, "HTTP-503", *[None] * 3]
     assert rows[3]["next_try"] > rows[4]["next_try"]
     assert shop("check", URLS[0], URLS[4]).code == 0
+
+
+def test_a_url_is_remembered_by_its_newest_generation(call: Call, moved: MovedServer) -> None:
+    """A run with a shorter window has crawled it again."""
+    settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_KEY": "k", "BLOOM_TIMEOUT": PATIENCE}
+    settings |= {"BLOOM_RECRAWL_AFTER": "4 days", "BLOOM_ROTATE_EVERY": "1 day"}
+    with moved.client() as client:
+        for day, window in ((20, "4 days"), (22, "1 day")):
+            moved.set_time(datetime(2027, 1, day, tzinfo=UTC))
+            bloom = BloomFilter(client, "k", window=window, period="1 day", blocks=1)
+            assert bloom.extend(fingerprints(URLS[:1])) == 1
+    (row,) = call("check", URLS[0], "--json", **settings).json["rows"]
+    assert (row["since"], row["until"]) == ("2027-01-22 00:00", "2027-01-26 00:00")
+
+
+def test_urls_are_found_while_the_filter_grows(client: Redis) -> None:
+    bloom, items = BloomFilter(client, KEY, blocks=1, capacity=50), fingerprints(URLS)
+    bloom.extend(items)
+    stored = StoredFilter(BloomFilter(client, KEY), {})
+    stored.read()
+    bloom.extend(str(number) for number in range(100))
+    keys = [("default", item) for item in items]
+    assert stored.remembered(keys).keys() == {*keys}
 
 
 class Starting(Spider):

@@ -41,6 +41,7 @@ def test_arguments_of_a_plan_replace_the_settings(shop: Call) -> None:
     done = shop("plan", *words, "--json", **project).json
     assert (done["capacity"], done["window"], done["generations"]) == (10_000_000, "6 months", 6)
     assert done["bitmaps"] == 6 * done["rows"][1]["memory"]
+    assert done["rows"][1]["error_rate"] == pytest.approx(1e-4 / 2, rel=0.3), "of all generations"
     assert done["redis"] == round(1.25 * (done["bitmaps"] + done["pending_requests"]))
     assert shop("plan", "--json", **project).json["generations"] == 14
     typed = shop("plan", *words, "--json", "-s", "BLOOM_ROTATE_EVERY=2 months", **project).json

@@ -18,7 +18,7 @@ from support.embedding import alive, client_of, come_and_go, finish, gone, kill,
 
 from scrapy_bloom.bloom.client import embedded
 from scrapy_bloom.bloom.client.connect import connect
-from scrapy_bloom.bloom.client.embedded import EmbeddedServer, is_free
+from scrapy_bloom.bloom.client.embedded import EmbeddedServer, held, is_free
 from scrapy_bloom.bloom.errors import ConfigurationError, StorageError
 
 spawn = multiprocessing.get_context("spawn")
@@ -87,6 +87,19 @@ def test_a_forked_child_is_a_user_too(data_dir: Path) -> None:
     os.close(writer)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert gone(pid)
+
+
+def test_a_lock_ends_with_its_holder_although_a_child_has_a_copy(tmp_path: Path) -> None:
+    """Another thread has forked it meanwhile."""
+    with held(tmp_path / "lock", 0):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+    try:
+        assert is_free(tmp_path / "lock")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 # -- many at once --
@@ -233,6 +246,17 @@ def test_a_deleted_directory_ends_its_server(data_dir: Path) -> None:
     server.detach()
     again.detach()
     assert gone(pid)
+
+
+def test_who_restarts_it_in_a_new_directory_has_a_share_in_it(data_dir: Path) -> None:
+    server = EmbeddedServer.attach(data_dir)
+    try:
+        shutil.rmtree(data_dir)
+        server.restart()
+        EmbeddedServer.attach(data_dir).detach()
+        assert pid_of(server)
+    finally:
+        server.detach()
 
 
 def test_a_server_out_of_reach_or_that_keeps_loading_is_reported(

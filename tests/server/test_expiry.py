@@ -7,10 +7,12 @@ import pytest
 from redis import Redis
 from support.cli import URLS, Call, claim, fail, fingerprints, give, in_shop
 from support.clock import MovedServer
-from support.filters import assert_expiries, at_round, fields, small
+from support.filters import add_to, assert_expiries, at_round, fields, small, with_windows
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.claims import NewClaim
+from scrapy_bloom.bloom.protocol.rings import OUTLIVES_SECONDS
 from scrapy_bloom.bloom.protocol.session import Key
 
 DAY = 86_400
@@ -136,6 +138,45 @@ def test_each_key_expires_with_a_window_and_without_one_stays(
             assert {client.pttl(name) for name in lasting} == {-1}
         else:
             assert_expiries(client)
+
+
+@pytest.mark.parametrize("operation", CLAIMING[:4])
+def test_claims_last_as_long_as_the_last_one_of_them(
+    moved: MovedServer, shop: Call, operation: str
+) -> None:
+    with moved.client() as client:
+        use = Use(client, "2 months", moved, shop)
+        names = [f"{{shop:bloom:{block}}}:claims:shop" for block in range(2)]
+        for name in names:
+            client.hset(name, "ff", "w0 n 0 0 {}")
+            client.expire(name, 60)
+        OPERATIONS[operation](use)
+        assert max(map(client.ttl, names)) > 60
+
+
+@pytest.mark.parametrize(
+    ("window", "least"), [("2 months", OUTLIVES_SECONDS + 62 * DAY), ("never", None)]
+)
+def test_claims_last_as_long_as_the_longest_window(
+    client: Redis, window: str, least: int | None
+) -> None:
+    windows = {"first": Schedule.of(window), "last": Schedule.of("1 day")}
+    claim(small(client, blocks=1, window="1 hour", windows=windows), URLS)
+    left = client.ttl("{shop:bloom:0}:claims:shop")
+    assert left == -1 if least is None else left > least
+
+
+def test_what_is_for_ever_stays_beside_what_has_a_window(client: Redis) -> None:
+    both = with_windows(client, default="never", hour="1 hour")
+    both.extend(URLS)
+    add_to(both, "hour", *URLS)
+    assert small(client, window="2 months").add("a"), "once, a run has another window"
+    ttls = {key.decode(): client.ttl(key) for key in client.keys()}
+    for block in range(2):
+        assert ttls.pop(f"{{shop:bloom:{block}}}:ring") == -1
+        assert ttls.pop(f"{{shop:bloom:{block}}}:default:0-0.0") == -1
+    assert len(ttls) >= 2
+    assert min(ttls.values()) > 0
 
 
 def test_what_is_noted_of_an_evicted_ring_expires_even_if_the_process_is_killed_then(

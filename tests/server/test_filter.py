@@ -209,6 +209,14 @@ def test_entering_notes_windows_and_tells_which_have_changed(client: Redis) -> N
 # -- clear --
 
 
+def test_a_window_that_grows_while_it_is_cleared_is_cleared(client: Redis) -> None:
+    bloom, other = (small(client, blocks=1, capacity=50) for _ in range(2))
+    assert bloom.extend(URLS[:40]) == 40
+    clearing = bloom.session.clear("default")
+    bloom.run(at_round(clearing, 2, lambda: other.extend(URLS[40:90])))
+    assert bloom.contains(URLS[:90]) == [False] * 90
+
+
 @pytest.mark.parametrize("options", [{"window": "2 days"}, {"capacity": 50}, {"counting": True}])
 def test_a_cleared_filter_is_empty_and_has_its_seeds(
     client: Redis, options: dict[str, Any]

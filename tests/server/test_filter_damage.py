@@ -164,10 +164,11 @@ def test_out_of_memory_says_so_and_records_nothing(server: Server, client: Redis
     assert bloom.add_many(URLS) == [True] * 1000
 
 
+@pytest.mark.parametrize("counting", [False, True])
 def test_a_read_only_replica_answers_lookups_and_takes_no_items(
-    server: Server, client: Redis
+    server: Server, client: Redis, counting: bool
 ) -> None:
-    bloom = small(client)
+    bloom = small(client, counting=counting)
     bloom.add_many(URLS)
     with replica(server):
         assert bloom.contains(URLS) == [True] * 1000

@@ -55,6 +55,7 @@ def test_what_was_written_before_is_waited_for(pair: tuple[Server, Server], kind
         assert wait_on(primary.url, kind, 1, SHORT) == 0
     assert wait_on(primary.url, kind, 1, LONG) == 1
     assert wait_on(primary.url, kind, 2, SHORT) == 1
+    assert wait_on(primary.url, kind, 2, 0) < 2, "no time is not for ever"
     with primary.client() as client:
         lasting = [key for key in client.keys("*:wait") if client.pttl(key) < 0]
     assert not lasting, "what is written for it goes by itself"

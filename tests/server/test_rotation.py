@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from support.clock import MovedServer
-from support.filters import URLS, add_to, assert_expiries, rings, small, with_windows
+from support.filters import URLS, add_to, assert_expiries, fields, rings, small, with_windows
 
 from scrapy_bloom import BloomFilter
 
@@ -48,11 +48,13 @@ def test_a_url_is_seen_until_its_window_ends_and_then_new_again(
 ) -> None:
     """However often it's seen meanwhile: sight doesn't refresh it."""
     window, seen, forgotten = case
-    moved.set_time(seen)
     bloom = connect(client, window, ring=ring)
+    moved.set_time(seen - (forgotten - seen) / 2)
+    assert bloom.add("older")
+    moved.set_time(seen)
     assert bloom.add("a")
     assert_expiries(client)
-    assert bloom.info().windows["default"].generations[-1].forgotten == forgotten.timestamp()
+    assert bloom.info().windows["default"].generations[0].forgotten == forgotten.timestamp()
     for moment in (seen + (forgotten - seen) / 2, forgotten - timedelta(seconds=1)):
         moved.set_time(moment)
         assert (bloom.contains("a"), bloom.add("a")) == (True, False)
@@ -88,6 +90,10 @@ def test_rotation_is_said_once_per_block(moved: MovedServer, client: Redis) -> N
     bloom.add_many(URLS)
     assert notes.count("rotated") == 2
     assert not {"lost", "grown"} & set(notes)
+    moved.set_time(at(2028, 2, 1))
+    bloom.add_many(URLS)
+    counts = {name for name in fields(client) if name.startswith("n:")}
+    assert counts == {f"n:default:{one.name}" for one in rings(client, 1)[0].layers}, "no old ones"
 
 
 def test_a_lookup_opens_the_generations_of_all_its_blocks_in_few_round_trips(

@@ -64,6 +64,7 @@ def test_it_is_the_same_bit_for_bit_under_another_key(
     before = contents(client)
     bloom.save(path)
     assert contents(client) == before
+    assert path.stat().st_mode & 0o777 == 0o600, "it has secret seeds"
     loaded = small(client, "else", **options)
     loaded.load(path)
     bloom.copy("copy")
@@ -101,12 +102,32 @@ def test_a_file_that_cannot_be_written_or_read_is_an_error(client: Redis, tmp_pa
     bloom.open()
     with pytest.raises(ArchiveError, match="can't be written, because .*No such file"):
         bloom.save(tmp_path / "missing" / "file")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ArchiveError, match="can't be written, because"):
+        bloom.save(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
     with pytest.raises(ArchiveError, match="can't be loaded, because .*No such file"):
         small(client, "else").load(tmp_path / "none")
     assert list(tmp_path.iterdir()) == []
 
 
 # -- loading: whole, or not at all --
+
+
+def test_what_a_kill_leaves_of_a_filter_expires(client: Redis, path: Path) -> None:
+    bloom, other = small(client), small(client, "other")
+    bloom.extend(URLS)
+    bloom.save(path)
+    loading = archive.load(path, other.session, 1 << 30)
+
+    def kill() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        other.run(at_round(loading, 5, kill))
+    left = client.keys("{other:*")
+    assert left
+    assert all(client.ttl(key) > 0 for key in left)
 
 
 @pytest.fixture

@@ -176,6 +176,10 @@ def test_arguments_of_sentinels_are_their_own() -> None:
     address = Address.parse(url, {"client_name": "x"})
     assert address.options == {"password": "one", "client_name": "x"}
     assert address.sentinel_options == {"password": "two", "ssl": True}
+    files = {"ssl_certfile": __file__, "sentinel_ssl": True, "sentinel_ssl_certfile": __file__}
+    address = Address.parse("rediss+sentinel://h/s", files)
+    for options in address.options, address.sentinel_options:
+        assert options["ssl_keyfile"] == __file__, "it's in the same file"
 
 
 #: Passwords as people paste them, with or without percent-encoding; the marks make them findable.

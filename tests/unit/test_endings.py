@@ -1,6 +1,7 @@
 """When pages end, and how: after all that they led to, and with it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from scrapy_bloom.crawl.endings import ONCE, Endings, Joint, Page
 from scrapy_bloom.crawl.local import LocalUrls
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.rule import Known
-from scrapy_bloom.crawl.shared_objects import SharedObjects
+from scrapy_bloom.crawl.shared_objects import SharedObjects, _objects
 from scrapy_bloom.crawl.writer import Op, OpKind
 from scrapy_bloom.rules import RUN
 
@@ -313,6 +314,26 @@ def test_a_page_without_an_item_is_new_again_but_not_in_this_run() -> None:
     assert [crawl.known(name) for name in ("item", "listing")] == [Known.RECORDED] * 2
 
 
+def test_a_page_fails_for_its_first_reason_as_far_as_a_claim_has_room_for_it(crawl: Crawl) -> None:
+    """A pipeline's reason may be a text of any length."""
+    page = crawl.page("page", is_stored=True)
+    page.fail("pipeline:it is full\n" + "x" * 100_000)
+    page.fail("HTTP-503")
+    crawl.end(page)
+    (op,) = crawl.ops
+    assert op.nonce.startswith("pipeline:it-is-full-xxx")
+    assert len(op.nonce) <= 200
+
+
+def test_a_page_is_the_target_of_a_redirect_until_it_ends(crawl: Crawl) -> None:
+    """The next link to it has a request that is stored."""
+    for is_target in (True, False):
+        page = crawl.page("page", is_stored=True)
+        crawl.endings.targets |= {key("page")} if is_target else set()
+        crawl.end(page, error="HTTP-503")
+    assert [op.nonce for op in crawl.ops] == ["redirect:HTTP-503", "HTTP-503"]
+
+
 # -- requests that share an object --
 
 
@@ -417,6 +438,33 @@ def test_pages_that_share_an_object_are_as_old_as_the_oldest(crawl: Crawl) -> No
         shared.pages[name].epoch = epoch
         shared.end(name)
     assert {op.epoch for op in crawl.ops if op.key[1] != b"parent"} == {3}
+
+
+def test_one_item_of_pages_that_share_an_object_is_enough() -> None:
+    crawl = Crawl(items_only=True)
+    shared = Shared(crawl, "abc")
+    shared.close()
+    shared.pages["b"].has_item = True
+    for name in "abc":
+        shared.end(name)
+    assert [kind for kind, name in crawl.ended if name in "abc"] == ["CONFIRM"] * 3
+
+
+@dataclass
+class Box:
+    content: object
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda one: one, lambda one: {"key": (one,)}, Box],
+    ids=["itself", "in containers", "in a dataclass"],
+)
+def test_a_shared_object_is_found_in_any_other_one(wrap: Callable[[object], object]) -> None:
+    shared, wrapped = dict[str, object](), list[object]()
+    wrapped += wrap([shared]), wrap({"key": shared}), wrap((Box(shared), shared))
+    for one in wrapped:
+        assert any(found is shared for found in _objects([one]))
 
 
 def test_a_request_that_turns_out_to_share_nothing_is_not_joint_any_more(crawl: Crawl) -> None:

@@ -68,6 +68,8 @@ def test_fields_of_claims_are_short_and_differ_as_fingerprints_do() -> None:
     items = [b"x" * size + end for size in (0, 20, 31, 32, 33, 500) for end in (b"y", b"z")]
     assert len({field_of(item) for item in items}) == len(items)
     assert max(len(field_of(item)) for item in items) <= 2 * MAX_FIELD_BYTES
+    longest = bytes(range(MAX_FIELD_BYTES))
+    assert field_of(longest) == longest.hex()
 
 
 def chi_square(values: list[int], cells: int) -> float:

@@ -1,9 +1,11 @@
 """What a filter holds, in numbers: sums over blocks, generation by generation."""
 
+from dataclasses import replace
+
 import pytest
 
 from scrapy_bloom.bloom.info import FilterInfo, describe
-from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.layer import SLACK_SECONDS, Layer
 from scrapy_bloom.bloom.model.ring import Ring, View
 from scrapy_bloom.bloom.model.schedule import DAY, Schedule
 from scrapy_bloom.bloom.model.sizing import predicted_error_rate
@@ -40,6 +42,15 @@ def test_a_window_is_the_sum_of_its_blocks_the_newest_generation_first() -> None
     rates = [predicted_error_rate(count, layer.bits, 10) for count in (30, 20)]
     assert oldest.error_rate == pytest.approx(sum(rates) / 2)
     assert info.error_rate == pytest.approx(oldest.error_rate + newest.error_rate, rel=1e-3)
+
+
+def test_a_generation_is_forgotten_when_its_last_shard_forgets_it() -> None:
+    """Nobody knows its window, and runs with different ones have used its shards."""
+    ring = view(0, (0, 5)).ring
+    longer = ring.with_layers(one._replace(expires=one.expires + DAY) for one in ring.layers)
+    rings = [ring, replace(longer, block=1)]
+    (found,) = describe(SPEC, None, [one.view(SPEC, SCHEDULE, NOW) for one in rings]).generations
+    assert found.forgotten == ring.layers[0].expires + DAY - SLACK_SECONDS
 
 
 def test_what_all_generations_have_counts_once() -> None:

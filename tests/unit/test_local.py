@@ -26,9 +26,9 @@ def known(local: LocalUrls, *keys: Key) -> list[Known | None]:
     return [local.known(key) for key in keys]
 
 
-def change(local: LocalUrls, event: str, seconds: float = 600) -> None:
+def change(local: LocalUrls, event: str, seconds: float = 600, window: str = "default") -> None:
     """Tell of a ring that is to change so many seconds later."""
-    view: Any = SimpleNamespace(ring=SimpleNamespace(window="default"), until=1_000 + seconds)
+    view: Any = SimpleNamespace(ring=SimpleNamespace(window=window), until=1_000 + seconds)
     local.ring_changed(event, view, 1_000)
 
 
@@ -149,3 +149,17 @@ def test_the_cache_is_void_when_a_ring_forgets_its_oldest(monkeypatch: pytest.Mo
     assert local.known(A, is_up=False) is None
     local.see(A)
     assert known(local, A) == [RECORDED]
+
+
+def test_of_the_rings_of_a_window_the_first_one_voids_its_urls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local, now = make(), time.monotonic()
+    change(local, "read", seconds=30, window="week")
+    for seconds in (60, 600):  # another shard
+        change(local, "read", seconds)
+    week = "week", b"w" * 20
+    local.see(week)
+    for seconds, found in ((10, [RECORDED] * 2), (40, [RECORDED, None]), (70, [None, None])):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        assert known(local, A, week) == found

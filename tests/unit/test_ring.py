@@ -161,6 +161,24 @@ def test_a_full_layer_gets_a_larger_one_and_the_error_rates_stay_below_the_bound
     assert all(ring.ring.counts[one.name] == one.capacity for one in layers[:-1])
 
 
+def test_a_generation_is_as_large_as_the_oldest_one_that_is_remembered() -> None:
+    """The last one may be that of a run that found little."""
+    bloom, schedule = Filter(), Schedule.of("3 days", "1 day")
+    for day, count in enumerate((3_000, 10)):
+        for number in range(count):
+            assert bloom.add(f"{day} {number}", schedule, NOW + day * DAY)
+    (layer,) = bloom.use(schedule, NOW + 2 * DAY).written
+    assert layer.capacity >= 3_000
+
+
+def test_a_ring_is_looked_at_again_when_it_forgets_the_first_of_its_generations() -> None:
+    bloom, schedule = Filter(), Schedule.of("6 months")
+    bloom.use(Schedule.of("2 days"), NOW)
+    (short,) = bloom.ring.layers
+    assert bloom.use(schedule, NOW).until == short.expires - SLACK_SECONDS
+    assert short.expires - SLACK_SECONDS < schedule.bounds(NOW)[1]
+
+
 def test_a_generation_of_a_longer_window_grows_and_keeps_its_expiry() -> None:
     """With "write-all", clients of other windows write to it, too."""
     bloom, long, short = Filter(WRITE_ALL), Schedule.of("5 months"), Schedule.of("1 month")

@@ -102,6 +102,7 @@ def test_any_text_is_a_length_of_time_or_an_error(text: str) -> None:
         ("5 months", "1 month"),
         ("1 year", "1 month"),
         ("5 years", "1 month"),
+        ("64 months", "1 month"),
         ("10 years", "2 months"),
         ("100 years", "20 months"),
         ("2 days", "1 day"),
@@ -152,6 +153,7 @@ def test_the_text_of_a_schedule_is_read_back(schedule: Schedule) -> None:
 @example(Schedule.of("1 month"), LEAP_DAY)
 @example(Schedule.of("5 months"), LEAP_DAY)
 @example(Schedule.of("100 years", "100 years"), 2**37)
+@example(Schedule.of("1 month"), LEAP_DAY - 13 * DAY)
 def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> None:
     assert schedule.period is not None
     count, starts, ends = schedule.period.count, *schedule.bounds(time)
@@ -169,6 +171,17 @@ def test_periods_agree_with_another_calendar(schedule: Schedule, time: int) -> N
         assert second == (first + whole).replace(day=16) + relativedelta(months=first.day == 16) + (
             timedelta(days=-15) if first.day == 16 else timedelta()
         )
+
+
+@given(schedules(), times)
+def test_a_period_is_forgotten_a_window_after_it_started(schedule: Schedule, time: int) -> None:
+    starts, ends = schedule.bounds(time)
+    forgotten = schedule.forgets(ends)
+    assert schedule.bounds(forgotten)[0] == forgotten
+    for _ in range(schedule.generations):
+        assert starts < forgotten
+        starts = schedule.bounds(starts)[1]
+    assert starts == forgotten
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "random", "ttl"])

@@ -275,7 +275,10 @@ def _is_read_or_rejected(name: str, value: object) -> None:
             {"ssl": True, "ssl_cert_reqs": None},
         ),
         (
-            {"REDIS_PARAMS": {"ssl": "1"}, "BLOOM_REDIS_PARAMS": {"password": SECRET}},
+            {
+                "REDIS_PARAMS": {"ssl": "1", "password": "of another user"},
+                "BLOOM_REDIS_PARAMS": {"password": SECRET},
+            },
             "redis://localhost:6379/0",
             {"ssl": "1", "password": SECRET},
         ),

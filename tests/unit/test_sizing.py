@@ -6,13 +6,16 @@ from decimal import Decimal, getcontext
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from scipy import stats
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.sizing import (
     COMFORTABLE_LAYER_BYTES,
     MAX_GROWN_BITS,
     MAX_LAYER_BITS,
+    OVERFLOW_RISK,
     any_of,
+    block_capacity,
     default_blocks,
     layer_bytes,
     layer_capacity,
@@ -54,7 +57,15 @@ def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int, tested: int) -
     assert any_of([rate] * tested) <= share * (1 + 1e-9)
     full = predicted_error_rate(planned.block_capacity, planned.num_bits, planned.num_hashes)
     assert full <= share / tested
-    assert planned.blocks * planned.block_capacity >= n
+    assert n / planned.blocks <= planned.block_capacity <= n
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 64, 16_384])
+@pytest.mark.parametrize("urls", [100, 10_000, 10**6, 10**8])
+def test_no_shard_is_full_before_the_filter_very_likely(urls: int, blocks: int) -> None:
+    """By the exact probability: the number of URLs in a shard is binomial."""
+    risk = stats.binom.sf(block_capacity(urls, blocks), urls, 1 / blocks)
+    assert blocks * risk <= OVERFLOW_RISK
 
 
 @given(st.integers(1, 10**9), st.floats(1e-9, 0.5))
