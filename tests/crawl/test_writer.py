@@ -1,7 +1,8 @@
-"""``Writer`` and ``Pages`` without a crawl: what is written, and when, on a real server."""
+"""``Writer``, ``Pages``, ``Recovery`` without a crawl: what is written, on a real server."""
 
 import asyncio
 import logging
+import time
 from unittest import mock
 
 import pytest
@@ -11,6 +12,7 @@ from support.loops import eventually, in_loop
 from support.outages import killed
 from support.servers import Server
 from support.workers import Worker, claimed, confirm, keep, page, put, recorded
+from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl import writer
@@ -19,6 +21,23 @@ from scrapy_bloom.crawl.rule import Known
 from scrapy_bloom.crawl.writer import Op, OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
+
+
+def hand_out(worker: Worker, request: Request) -> None:
+    """Let a request go through the queue."""
+    pages = worker.crawl._pages
+    assert pages is not None
+    pages.offered(request)
+    assert request.dont_filter or not worker.dupefilter.request_seen(request)
+    pages.accepted(request)
+    pages.handed_out(request)
+
+
+def owners(server: Server) -> set[str]:
+    """Return who has pending requests."""
+    with server.client() as client:
+        claims = [text for key in client.keys("*:claims:*") for text in client.hvals(key)]
+    return {claim.decode().partition(" ")[0] for claim in claims}
 
 
 @in_loop
@@ -88,8 +107,76 @@ async def test_the_pauses_grow_if_each_outage_follows_on_the_last_one(own_server
         server.back.append(lambda: server.fail(error) if len(failures) < 5 else None)
         server.fail(error)
         await eventually(lambda: len(failures) == 5 and server.is_up)
-    assert failures == [0, 1, 2, 3, 4]
+        await eventually(lambda: time.monotonic() > worker.crawl._writer._calm_at)
+        server.fail(error)
+        await eventually(lambda: server.is_up)
+    assert failures == [0, 1, 2, 3, 4, 0]
     assert [writer._pause(one) for one in (0, 1, 2_000)] == [0.01, 0.02, 0.1]
+
+
+@in_loop
+async def test_each_outage_is_counted_from_its_own_beginning(
+    lasting_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Worker(lasting_server.url) as worker:
+        for outage in (1, 2):
+            with killed(lasting_server):
+                for number in range(3):
+                    keep(worker, 3 * outage + number)
+                await eventually(lambda: not worker.server.is_up)
+            await worker.found_again()
+            assert (worker.server.restarted, worker.server.epoch) == (outage, outage)
+            assert caplog.text.count("made 3 writes that had waited") == outage
+
+
+@in_loop
+async def test_the_second_failed_attempt_of_one_outage_closes_the_spider(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Worker(own_server.url, BLOOM_ON_REDIS_ERROR="close") as worker:
+        server, fails, error = worker.server, list[bool](), StorageError("away")
+        reopen = server.reopen
+
+        async def try_again() -> None:
+            if fails and fails.pop():
+                raise error
+            await reopen()
+
+        monkeypatch.setattr(server, "reopen", try_again)
+        for attempts in (1, 1, 2):
+            assert worker.engine.calls == []
+            fails += [True] * attempts
+            server.fail(error)
+            await eventually(lambda: server.is_up)
+    assert worker.engine.calls == [writer.CLOSED_WITHOUT_SERVER]
+
+
+@in_loop
+async def test_workers_that_were_cut_off_have_time_to_show_that_they_live(
+    lasting_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Worker(lasting_server.url) as one, Worker(lasting_server.url) as two:
+        recovery, reopen, may_reopen = one.crawl._recovery, two.server.reopen, asyncio.Event()
+        assert recovery is not None
+        keep(two, 0)
+        await two.crawl._writer.flush()
+        await recovery._roster.beat()
+
+        async def reopen_later() -> None:
+            await may_reopen.wait()
+            await reopen()
+
+        monkeypatch.setattr(two.server, "reopen", reopen_later)
+        for worker in (one, two):
+            worker.server.fail(StorageError("cut off"))
+        with lasting_server.client() as client:
+            client.zadd("{shop:bloom:0}:workers:shop", {two.crawl._context.me.member: 1})
+        await one.found_again()
+        await recovery._step()
+        may_reopen.set()
+        await two.found_again()
+        assert owners(lasting_server) == {two.crawl._context.me.id}
 
 
 @in_loop
@@ -141,6 +228,53 @@ async def test_a_second_restart_in_one_outage_is_noticed(
 
 
 @in_loop
+async def test_a_request_that_its_callback_yields_again_ends_with_its_second_page(
+    own_server: Server,
+) -> None:
+    async with Worker(own_server.url) as worker:
+        pages, request, recorded_at = worker.crawl._pages, page(0), list[tuple[int, int]]()
+        for _ in range(2):
+            hand_out(worker, request)
+            request.dont_filter = True
+        for _ in range(2):
+            pages.finished(request, Response(request.url))
+            await worker.crawl._writer.flush()
+            recorded_at.append((recorded(own_server), claimed(own_server)))
+    assert recorded_at == [(0, 2), (1, 0)]
+
+
+@in_loop
+async def test_a_page_fails_whose_link_the_queue_does_not_take(own_server: Server) -> None:
+    """The link is not stored, so only the page can yield it again."""
+    async with Worker(own_server.url) as worker:
+        pages, first = worker.crawl._pages, page(0)
+        child = page(1).replace(callback=lambda response: None)
+        hand_out(worker, first)
+        parent = pages.begin(first)
+        assert parent is not None
+        pages.yields(parent, child)
+        pages.offered(child)
+        assert not worker.dupefilter.request_seen(child)
+        pages.lost(child, OSError("the disk is full"))
+        pages.finished(first, Response(first.url))
+        await worker.crawl._writer.flush()
+        assert (recorded(own_server), owners(own_server)) == (0, {"-."})
+
+
+@in_loop
+async def test_a_page_that_is_cancelled_is_left_to_the_next_run(own_server: Server) -> None:
+    """It has not failed, so it doesn't wait."""
+    async with Worker(own_server.url) as worker:
+        pages, request = worker.crawl._pages, page(0)
+        hand_out(worker, request)
+        pages.raised(request, asyncio.CancelledError())
+        pages.finished(request, Failure(asyncio.CancelledError()))
+        await worker.crawl._writer.flush()
+        assert owners(own_server) == {worker.crawl._context.me.id}
+        assert worker.stat("failed") == 0
+
+
+@in_loop
 async def test_a_page_that_was_fetched_twice_waits_for_what_the_first_fetch_has_yielded(
     own_server: Server,
 ) -> None:
@@ -150,21 +284,15 @@ async def test_a_page_that_was_fetched_twice_waits_for_what_the_first_fetch_has_
         endings = pages.endings
         child = page(1).replace(callback=lambda response: None)
 
-        def hand_out(request: Request) -> None:
-            pages.offered(request)
-            assert not worker.dupefilter.request_seen(request)
-            pages.accepted(request)
-            pages.handed_out(request)
-
         async def recorded_then() -> int:
             await worker.crawl._writer.flush()
             return recorded(own_server)
 
-        hand_out(first)
+        hand_out(worker, first)
         parent = pages.begin(first)
         assert parent is not None
         pages.yields(parent, child)
-        hand_out(child)
+        hand_out(worker, child)
         pages.finished(first, Response(first.url))
         again = Page(dict(parent.claims), outcome=OpKind.CONFIRM)
         (key,) = pages.page_of(child).claims
