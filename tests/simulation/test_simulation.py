@@ -1,4 +1,4 @@
-"""Simulated runs of each kind; and that they find bugs."""
+"""Simulated runs of each kind. ``mutants/test_mutants.py`` tests that they find mistakes."""
 
 import os
 import subprocess
@@ -10,7 +10,6 @@ from support.clock import why_not
 from support.paths import TESTS
 
 from simulation.kinds import KINDS
-from simulation.mutants import MUTANTS, Mutant, find, mutated
 
 pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
@@ -54,14 +53,3 @@ def test_a_run_repeats_in_another_process_and_after_others() -> None:
     assert len(trace) > 100
     after = simulate("--kind", "sharing", *arguments, "2")
     assert "\n".join(trace) in after
-
-
-def test_a_bug_is_found() -> None:
-    """All bugs are for `make mutants`; most runs find the first one."""
-    assert find(MUTANTS[0], runs=4)
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.what)
-def test_each_bug_can_still_be_put_in(mutant: Mutant) -> None:
-    """The text that it replaces is still there, once."""
-    assert mutated(mutant)
