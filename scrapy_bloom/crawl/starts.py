@@ -63,9 +63,9 @@ class Starts:
                     else:
                         self._outputs.drop(output, known, None)
         finally:
-            self.close()
+            self._close()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Read no more."""
         reader, self._reader = self._reader, None
         if reader is not None and not reader.cancel() and not reader.cancelled():

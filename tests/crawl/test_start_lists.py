@@ -233,6 +233,18 @@ def test_claims_of_requests_that_were_never_scheduled_are_released(lab_of: LabOf
     assert lab.crawl(STOPPED, **REMEMBERED).hits.keys() | done.hits.keys() == lab.site.pages.keys()
 
 
+def test_a_start_that_waits_behind_requests_that_were_read_ends_with_its_crawl(
+    lab_of: LabOf,
+) -> None:
+    waits = STOPPED.replace(f"range({COUNT})", "range(20)").replace(
+        "\n\n    def parse", "\n        await __import__('asyncio').sleep(1_000)\n\n    def parse"
+    )
+    done = lab_of(listed()).crawl(waits, STOPS=True, **REMEMBERED)
+    assert done.stats["scheduler/enqueued"] < 20
+    assert "was destroyed" not in done.log
+    assert "ERROR" not in done.log
+
+
 def test_an_endless_list_ends_with_its_crawl(lab_of: LabOf) -> None:
     """It yields requests as long as few are queued: else, plain Scrapy doesn't end either."""
     lab = lab_of({})
