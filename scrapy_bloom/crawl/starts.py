@@ -92,9 +92,15 @@ class Starts:
         if reader.done() and not (found and reader.exception()):
             self._reader = None
             reader.result()
-            if len(found) >= BATCH:  # there are more, which are read meanwhile
-                self._start_reader(starts)
-        return await self._looked_up(found)
+        lookups = {one.key: one for _, one in reversed(found) if one is not None}
+        asked = [one for one in lookups.values() if not one.is_duplicate]
+        looking = self._duplicates.look_up(asked) if asked else None
+        if self._reader is None and len(found) >= BATCH:  # more are read while these are looked up
+            self._start_reader(starts)
+        if looking is not None:
+            await looking
+        # Equal requests share the lookup of the first.
+        return [(output, one and lookups[one.key]) for output, one in found]
 
     def _start_reader(self, starts: AsyncIterator[Any]) -> "asyncio.Task[None]":
         self._reader = asyncio.ensure_future(self._read_ahead(starts))
@@ -122,11 +128,3 @@ class Starts:
             if lookup and not (lookup.is_duplicate or self._outputs.will_be_scheduled(output)):
                 lookup = None
         self._read.append((output, lookup))
-
-    async def _looked_up(self, found: list[Read]) -> list[Read]:
-        """Return outputs with their verdicts. Equal requests share the lookup of the first."""
-        lookups = {one.key: one for _, one in reversed(found) if one is not None}
-        asked = [one for one in lookups.values() if not one.is_duplicate]
-        if asked:
-            await self._duplicates.look_up(asked)
-        return [(output, one and lookups[one.key]) for output, one in found]
