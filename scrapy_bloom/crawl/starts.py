@@ -125,6 +125,9 @@ class Starts:
                 self.plain, self.mark = self.plain + 1, min(self.mark, crc32(output.url.encode()))
             with suppress(Exception):  # the scheduler gets the same
                 lookup = self._duplicates.prepare(output)
-            if lookup and not (lookup.is_duplicate or self._outputs.will_be_scheduled(output)):
-                lookup = None
+            if lookup and not lookup.is_duplicate:
+                if self._outputs.will_be_scheduled(output):
+                    self._duplicates.dump(lookup)  # now, because others are being looked up
+                else:
+                    lookup = None
         self._read.append((output, lookup))
