@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import pytest
 from redis import Redis
 from scrapy.utils.test import get_crawler
-from support.cli import KEY, Call, Own, Shop
+from support.cli import KEY, Call, Own, Shop, unchanged
 from support.filters import add_to
+from support.replicas import wait_for_link, with_replica
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter
@@ -227,6 +228,23 @@ def test_a_server_that_is_not_there_or_hides_its_facts(
     assert [states(done)[name] for name in NAMES[6:]] == ["ok", "?", "PROBLEM", *["?"] * 4, "ok"]
     assert "the server doesn't tell it" in done.out
     assert "Use ACL SETUSER to add +info" in done.out
+
+
+def test_a_replica_answers_all_checks_and_is_named_as_one(shop: Call, any_binary: str) -> None:
+    with with_replica(any_binary) as (primary, replica):
+        with primary.client() as client:
+            BloomFilter(client, KEY).extend(["a", "b"])
+        wait_for_link(replica, primary)
+        with replica.client() as client, unchanged(client):
+            done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL=replica.url)
+    found = {row["check"]: row["finding"] for row in done.json["rows"]}
+    assert found["server"] == (
+        "the server is a read-only replica. Use the address of its primary"
+    )
+    problems = {name for name, state in states(done).items() if state != "ok"}
+    assert problems == {"server", "persistence"}
+    assert found["capacity"] == "the newest generation has 2 URLs of 1,000,000"
+    assert done.code == 1
 
 
 def test_spiders_are_named_where_they_differ_and_outside_of_a_project_is_less(
