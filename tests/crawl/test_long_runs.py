@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.clock import FrozenServer, MovedServer
+from support.clock import FrozenServer
 from support.loops import eventually, in_loop
 from support.odd_site import LabOf, page
 from support.outages import struck
@@ -31,13 +31,6 @@ def test_a_crawl_fetches_a_page_again_when_its_window_is_over(lab_of: LabOf) -> 
     assert done.hits["/page"] == 2
     assert done.stats["bloom/duplicates"] > 2
     assert not done.claims
-
-
-@pytest.fixture(scope="module")
-def frozen_server(moved_server: MovedServer, start_once: Any) -> FrozenServer:
-    """A server whose clock stands still between two moves."""
-    server: FrozenServer = start_once(FrozenServer, moved_server.binary)
-    return server
 
 
 @pytest.fixture
