@@ -1,18 +1,19 @@
 """Heartbeats, scans and retries by a clock of the test, on a real server."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.cli import KEY, URLS, claim, claims, fail
 from support.clock import FrozenServer
-from support.loops import in_loop
+from support.loops import eventually, in_loop
 from support.servers import Server
 from support.workers import Worker as Crawler
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.crawl import leftovers, roster
+from scrapy_bloom.crawl import leftovers, recovery, roster
 from scrapy_bloom.crawl.engine import FEW_REQUESTS
 from scrapy_bloom.crawl.leftovers import DUE_SECONDS, Leftovers
 from scrapy_bloom.crawl.roster import Roster
@@ -24,7 +25,7 @@ ENTRIES = f"{{{KEY}:0}}:workers:shop"
 
 
 class Clock:
-    """The clock of the process, as the roster and the leftovers see it."""
+    """The clock of the process, as heartbeats, scans and retries see it."""
 
     def __init__(self) -> None:
         self.now = time.monotonic()
@@ -36,7 +37,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (roster, leftovers):
+    for module in (roster, leftovers, recovery):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -143,6 +144,11 @@ async def test_a_heartbeat_tells_when_a_worker_has_died_or_left(own_server: Serv
 # -- retries --
 
 
+def holds(slot: Any, urls: list[str]) -> bool:
+    """Return whether some URLs were scheduled, in this order, and no other."""
+    return [one.url for one in slot.scheduler] == urls
+
+
 def schedule_with(crawler: Crawler) -> Any:
     """Give a crawl an engine that schedules what it's given; return the engine's slot."""
     engine: Any = crawler.engine
@@ -179,13 +185,36 @@ def test_of_two_failed_pages_the_first_one_is_retried_first_and_the_second_later
                     await left.free()
                     while await left.pick_up():
                         pass
-                    assert [one.url for one in slot.scheduler] == retried
+                    assert holds(slot, retried)
                     assert left.next_due - clock.now == pytest.approx(due)
                     frozen_server.move(pause)
                     clock.now += pause
                 await left.free()
                 assert await left.pick_up()
-                assert [one.url for one in slot.scheduler] == [first, second]
+                assert holds(slot, [first, second])
+
+    retry()
+
+
+def test_a_run_retries_each_failed_page_when_it_may(
+    frozen_server: FrozenServer, clock: Clock
+) -> None:
+    """It has nothing else to do, and was told when it opened that both wait."""
+
+    @in_loop
+    async def retry() -> None:
+        with frozen_server.client() as client:
+            client.flushall()
+            bloom = BloomFilter(client, KEY)
+            fail(bloom, URLS[:1], 100)
+            fail(bloom, URLS[1:2], 500)
+            async with Crawler(frozen_server.url, BLOOM_HEARTBEAT=1) as crawler:
+                slot = schedule_with(crawler)
+                crawler.crawl.may_close()
+                for pause, retried in ((100, URLS[:1]), (400, URLS[:2])):
+                    frozen_server.move(pause)
+                    clock.now += pause
+                    await eventually(partial(holds, slot, retried))
 
     retry()
 
