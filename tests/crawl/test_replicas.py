@@ -19,8 +19,8 @@ def pair(any_binary: str) -> Iterator[tuple[Server, Server]]:
         yield pair
 
 
-def waiting(server: Server, **settings: object) -> Worker:
-    return Worker(server.url, BLOOM_WAIT_REPLICAS=1, **settings)
+def waiting(server: Server, replicas: int = 1, **settings: object) -> Worker:
+    return Worker(server.url, BLOOM_WAIT_REPLICAS=replicas, **settings)
 
 
 def crawl(worker: Worker, *numbers: int) -> None:
@@ -44,7 +44,7 @@ async def test_pages_wait_for_replicas_and_late_ones_do_not_hold_up_the_crawl(
         await eventually(lambda: recorded(primary) == 6)
         assert claimed(primary) == 0
         assert caplog.text.count(TEXT) == 1
-        assert "a primary had 0 replicas in time" in caplog.text
+        assert "a primary had 0 of 1 replicas in time" in caplog.text
         assert worker.stat("outages") == 0
 
         async def is_noticed(number: int) -> bool:
@@ -56,6 +56,21 @@ async def test_pages_wait_for_replicas_and_late_ones_do_not_hold_up_the_crawl(
 
         noticed = [await is_noticed(number) for number in range(6, 30)]
         assert noticed[-1]  # that it is back
+
+
+@in_loop
+async def test_pages_are_remembered_although_a_replica_is_missing(
+    pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, replica = pair
+    async with waiting(primary, replicas=2) as worker:
+        crawl(worker, 0, 1, 2)
+        await eventually(lambda: recorded(primary) == 3)
+        assert worker.stat("unreplicated") == 3
+        assert worker.stat("outages") == 0
+        await eventually(lambda: recorded(replica) == 3)
+    assert caplog.text.count(TEXT) == 1
+    assert "a primary had 1 of 2 replicas in time" in caplog.text
 
 
 @in_loop

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 from redis import Redis
+from scrapy.settings import BaseSettings
 from scrapy.utils.test import get_crawler
-from support.cli import KEY, Call, Own, Shop
+from support.cli import KEY, Call, Own, Shop, unchanged
 from support.filters import add_to
+from support.replicas import wait_for_link, with_replica
 from support.servers import Server
 
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import Addon, BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.cli import doctor
 from scrapy_bloom.cli.doctor import CHECKS
@@ -111,6 +113,20 @@ def test_what_is_wrong_comes_with_advice(
     assert check in problems, done.out
     assert advice in problems[check]
     assert done.code == 1
+
+
+class OtherAddon:
+    def update_settings(self, settings: BaseSettings) -> None:
+        settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.RFPDupeFilter", "addon")
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize("others", [[], [OtherAddon]])
+def test_the_filter_is_used_with_its_addon_unless_another_replaces_it(
+    shop: Call, others: list[type]
+) -> None:
+    done = shop("doctor", "--json", ADDONS=dict.fromkeys([Addon, *others], 500))
+    assert states(done)["dupefilter"] == ("PROBLEM" if others else "ok")
 
 
 @pytest.mark.usefixtures("healthy")
@@ -227,6 +243,21 @@ def test_a_server_that_is_not_there_or_hides_its_facts(
     assert [states(done)[name] for name in NAMES[6:]] == ["ok", "?", "PROBLEM", *["?"] * 4, "ok"]
     assert "the server doesn't tell it" in done.out
     assert "Use ACL SETUSER to add +info" in done.out
+
+
+def test_a_replica_answers_all_checks_and_is_named_as_one(shop: Call, any_binary: str) -> None:
+    with with_replica(any_binary) as (primary, replica):
+        with primary.client() as client:
+            BloomFilter(client, KEY).extend(["a", "b"])
+        wait_for_link(replica, primary)
+        with replica.client() as client, unchanged(client):
+            done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL=replica.url)
+    found = {row["check"]: row["finding"] for row in done.json["rows"]}
+    assert found["server"] == ("the server is a read-only replica. Use the address of its primary")
+    problems = {name for name, state in states(done).items() if state != "ok"}
+    assert problems == {"server", "persistence"}
+    assert found["capacity"] == "the newest generation has 2 URLs of 1,000,000"
+    assert done.code == 1
 
 
 def test_spiders_are_named_where_they_differ_and_outside_of_a_project_is_less(

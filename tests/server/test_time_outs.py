@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import redis.asyncio
 from redis import Redis
 from redis._parsers import _HiredisParser, _RESP2Parser
+from support.answering import refused
 from support.both import PATIENCE
 from support.certificates import TLSServer
+from support.loops import eventually
 from support.outages import stalled
 from support.polling import until_it_works
 from support.proxy import PASS, Fault, Kind, Proxy
@@ -22,6 +25,7 @@ from support.servers import Server
 
 from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connect import connect
+from scrapy_bloom.bloom.client.transport import PART_BYTES, AsyncTransport, Transport
 from scrapy_bloom.bloom.errors import NotReadyError, StorageError
 from scrapy_bloom.bloom.protocol.scripts import Call
 
@@ -127,6 +131,57 @@ def test_tls(tls_server: TLSServer) -> None:
                         bloom.add(item)
                 proxy.fault = PASS
                 works(bloom, str(fault))
+
+
+# -- replies that are late --
+
+
+def echo(word: str) -> Any:
+    """Return an operation whose reply is a word."""
+    (reply,) = yield [Call(PING.key, ("ECHO", word))]
+    return reply.data.decode()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "timed out"])
+def test_no_call_gets_the_reply_of_one_that_was_given_up(proxy: Proxy, end: str) -> None:
+    """It comes while a later call waits, on the one connection that there is."""
+    timeout = TIMEOUT if end == "timed out" else PATIENCE
+
+    async def use() -> None:
+        async with redis.asyncio.Redis.from_url(proxy.url, max_connections=1) as client:
+            transport = AsyncTransport(client, "here", PATIENCE)
+            await transport.run(echo("a live connection"))
+            proxy.fault = Fault(Kind.DELAY, seconds=2 * TIMEOUT, times=1)
+            first = asyncio.ensure_future(AsyncTransport(client, "", timeout).run(echo("late")))
+            await eventually(lambda: proxy.struck == 1)
+            if end == "cancelled":
+                first.cancel()
+            await asyncio.wait([first])
+            assert first.cancelled() or LATE in str(first.exception())
+            assert [await transport.run(echo(word)) for word in "abc"] == [*"abc"]
+
+    asyncio.run(use())
+
+
+def broken() -> Any:
+    """Return an operation whose second call can't be sent, when the first one has been."""
+    yield [Call(PING.key, ("ECHO", "x" * PART_BYTES)), Call(PING.key, ("ECHO", cast("str", ())))]
+
+
+def test_no_call_gets_the_reply_of_one_that_was_sent_in_part(proxy: Proxy) -> None:
+    async def use() -> None:
+        async with redis.asyncio.Redis.from_url(proxy.url, max_connections=1) as client:
+            transport = AsyncTransport(client, "here", PATIENCE)
+            with refused("DataError"):
+                await transport.run(broken())
+            assert await transport.run(echo("a")) == "a"
+
+    asyncio.run(use())
+    with closing(Redis.from_url(proxy.url, max_connections=1)) as client:
+        transport = Transport(client, "here")
+        with refused("DataError"):
+            transport.run(broken())
+        assert transport.run(echo("a")) == "a"
 
 
 # -- a process that is late --

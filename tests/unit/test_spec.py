@@ -1,7 +1,9 @@
 """What a user asks of a filter, beside what is stored: unset is as stored, the rest is checked."""
 
 import json
+import math
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +12,11 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.model.sizing import (
+    MAX_GROWN_BITS,
+    block_capacity,
+    predicted_error_rate,
+)
 from scrapy_bloom.bloom.model.spec import FormatError, Options, Spec
 
 NEVER = Schedule()
@@ -50,6 +57,47 @@ def test_sizes_may_change_and_what_is_not_given_is_as_stored() -> None:
     assert Options(seeds=3).applied_to(STORED, "k") == STORED
     sizes: dict[str, Any] = {"capacity": 7, "error_rate": 0.5}
     assert Options(**sizes).applied_to(STORED, "k") == replace(STORED, **sizes)
+
+
+# -- the bitmaps of a generation that grows --
+
+
+@given(
+    capacity=st.integers(1_000, 10**8),
+    error_rate=st.floats(1e-9, 0.5),
+    blocks=st.integers(1, 4),
+    ring=st.sampled_from(["write-newest", "write-all"]),
+    window=st.sampled_from(["never", "1 week", "5 months"]),
+)
+@example(10**8, 1e-5, 1, "write-newest", "never")  # it starts with more than it grows by
+def test_bitmaps_past_the_largest_keep_the_error_rate_of_the_filter(
+    capacity: int, error_rate: float, blocks: int, ring: str, window: str
+) -> None:
+    schedule = Schedule.of(window)
+    asked = Options(capacity=capacity, error_rate=error_rate, blocks=blocks, ring=ring)
+    spec = asked.create(schedule)
+    grown = [spec.first_layer(schedule, 0, 0, 0)]
+    grown += (spec.next_layer(schedule, grown[-1]) for _ in range(40))
+    rates = [predicted_error_rate(one.capacity, one.bits, len(spec.seeds)) for one in grown]
+    tested = schedule.generations if spec.tests_all else 1
+    assert math.fsum(rates) * tested <= error_rate * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("counting", [False, True])
+@pytest.mark.parametrize("capacity", [1_000, 10**6, 10**8])
+def test_bitmaps_double_up_to_the_largest_or_to_the_capacity(capacity: int, counting: bool) -> None:
+    spec = Options(capacity=capacity, blocks=8, counting=counting).create(NEVER)
+    grown = [spec.first_layer(NEVER, 0, 0, 0)]
+    grown += (spec.next_layer(NEVER, grown[-1]) for _ in range(25))
+    assert grown[0].capacity == pytest.approx(block_capacity(capacity, 8), rel=1e-3)
+    for one, following in pairwise(grown):
+        if following.memory > MAX_GROWN_BITS // 8:
+            assert following.capacity == pytest.approx(grown[0].capacity, rel=1e-3)
+        elif following.memory < MAX_GROWN_BITS // 8:
+            assert following.capacity >= 2 * one.capacity
+
+
+# -- errors --
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from unittest.mock import patch
 
 import pytest
@@ -88,6 +89,49 @@ def test_another_process_with_the_same_number_is_not_it() -> None:
     me = Worker.own("-")
     assert not me.is_gone
     assert replace(me, started=me.started - 1).is_gone
+
+
+#: Prints its entry, and which of the entries that it reads are of processes that have ended.
+NAMESAKE = """
+import sys
+from scrapy_bloom.crawl.workers import Worker
+print(Worker.own("-").member, flush=True)
+for line in sys.stdin:
+    print(Worker.parse(line.strip()).is_gone, flush=True)
+"""
+#: In a namespace of its own, in which it has number 1.
+ISOLATED = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+ISOLATED += ["--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+@linux
+def test_workers_of_two_namespaces_with_one_number_are_not_taken_for_one_another() -> None:
+    """As in containers of one machine, in each of which the crawl is process 1."""
+    try:
+        subprocess.run([*ISOLATED, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"namespaces aren't permitted: {error}")
+    command = [*ISOLATED, sys.executable, "-c", NAMESAKE]
+    with (
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as one,
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as other,
+    ):
+        entries = [ask(process) for process in (one, other)]
+        found = [Worker.parse(entry) for entry in entries]
+        assert [worker and worker.pid for worker in found] == [1, 1]
+        for process in (one, other):
+            assert [ask(process, entry) for entry in entries] == ["False", "False"]
+        assert not any(worker and worker.is_gone for worker in found)
+
+
+def ask(process: "subprocess.Popen[str]", entry: str = "") -> str:
+    """Return a line of a process's output, which it may write when it has read an entry."""
+    assert process.stdin
+    assert process.stdout
+    if entry:
+        process.stdin.write(f"{entry}\n")
+        process.stdin.flush()
+    return process.stdout.readline().strip()
 
 
 @linux
