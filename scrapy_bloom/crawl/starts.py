@@ -3,7 +3,7 @@
 Scrapy's engine takes what ``start()`` yields, after all spider middlewares, one by one, and
 schedules each request before it asks for the next. Alone, each would hold up the crawl for a round
 trip. So once a request has to be looked up, more are read, as far as ``start()`` has them ready,
-and looked up with it. A ``start()`` that waits is waited for, while what it has yielded goes on.
+and looked up with it. A ``start()`` that waits is waited for, while the requests that it has yielded are crawled.
 
 Requests that no rule gives a window need no lookup, so ``start()`` goes on exactly when it does in
 plain Scrapy.
@@ -26,7 +26,7 @@ Read = tuple[Any, Lookup | None]
 
 
 class Starts:
-    """Reads what a spider's ``start()`` yields.
+    """Reads the outputs of a spider's ``start()``.
 
     Args:
         outputs: drops duplicates.
