@@ -1,4 +1,4 @@
-"""Lists of URLs: what the dupefilter adds to a crawl of start requests, the first and the second time.
+"""Lists of URLs: what the dupefilter adds to their first crawl, and to one that finds nothing new.
 
 ``python -m benchmarks.lists --directory DIR`` crawls HTML files instead of the site of the others.
 """

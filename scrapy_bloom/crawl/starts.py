@@ -3,7 +3,8 @@
 Scrapy's engine takes what ``start()`` yields, after all spider middlewares, one by one, and
 schedules each request before it asks for the next. Alone, each would hold up the crawl for a round
 trip. So once a request has to be looked up, more are read, as far as ``start()`` has them ready,
-and looked up with it. A ``start()`` that waits is waited for, while the requests that it has yielded are crawled.
+and looked up with it. A ``start()`` that waits is waited for, while the requests that it has
+yielded are crawled.
 
 Requests that no rule gives a window need no lookup, so ``start()`` goes on exactly when it does in
 plain Scrapy.
