@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from scrapy import version_info
 from support.counting import assert_ended_well, plain, spider
 from support.odd_site import PLAIN_SCRAPY, LabOf, page
 from support.polling import until
@@ -224,6 +225,7 @@ class ListSpider(OddSpider):
 )
 
 
+@pytest.mark.skipif(version_info < (2, 14), reason="2.13 schedules the rest after a stop")
 def test_claims_of_requests_that_were_never_scheduled_are_released(lab_of: LabOf) -> None:
     lab = lab_of(listed())
     done = lab.crawl(STOPPED, STOPS=True, **REMEMBERED)
@@ -282,7 +284,8 @@ def test_a_start_that_waits_ends_with_its_crawl(lab_of: LabOf, settings: dict[st
     lab = lab_of(listed(3))
     done = lab.crawl(WAITING, CLOSESPIDER_PAGECOUNT=3, **settings)
     assert done.hits.keys() == lab.site.pages.keys()
-    assert "start() has ended" in done.log
+    # Scrapy 2.13 leaves a start() that waits alone.
+    assert "start() has ended" in done.log or version_info < (2, 14)
     assert "ERROR" not in done.log
 
 
@@ -345,6 +348,7 @@ def test_workers_share_a_list_also_if_one_is_killed(lab_of: LabOf) -> None:
     with ExitStack() as stack:
         crawls = [stack.enter_context(lab.start(LIST, **settings)) for _ in range(3)]
         until(lambda: lab.site.held == 3 * DOWNLOADS, "all three crawl")
+        until(lambda: len(lab.recorded()) == 20, "all others are done")
         crawls[0].kill()
         lab.site.release()
         for crawl in crawls[1:]:
