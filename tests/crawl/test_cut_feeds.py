@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.odd_site import LabOf, tree
+from support.polling import until
 
 PAGES = 40
 #: Pages that a crawl gets before it is killed.
@@ -45,7 +46,9 @@ def test_half_an_item_in_the_file_spoils_no_other_after_a_kill(
     lab = lab_of(tree(PAGES))
     file, spider = lab.directory / "items", SPIDER.replace("TEXT", repr(text))
     settings = {"BLOOM_REMEMBER": "delivered", "FEEDS": json.dumps({str(file): {"format": kind}})}
-    lab.kill_midway(MIDWAY, spider, **settings)
+    with lab.midway(MIDWAY, spider, **settings) as crawl:
+        until(lambda: file.exists() and len(rows(file, kind)) > 2, "items are in the file")
+        crawl.kill()
     count = len(rows(file, kind))
     with file.open("r+b") as opened:
         opened.truncate(file.stat().st_size - missing)
