@@ -8,7 +8,7 @@ LOWEST = "scrapy==2.13.0" "redis==6.4.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "tw
 # Between the oldest and the newest: Scrapy's engine and its feeds have changed since 2.13, and again since 2.16.
 SCRAPY ?= 2.16
 # What depends on Scrapy's engine, its feeds, and how it reads start requests and outputs.
-ENGINE = $(patsubst %,tests/crawl/test_%.py,async_callbacks as_plain delivery items opening outputs start_lists) \
+ENGINE = $(patsubst %,tests/crawl/test_%.py,async_callbacks as_plain cut_feeds delivery items opening outputs start_lists) \
 	tests/unit/test_engine_hooks.py
 # Each process has its own servers. It waits for them and for crawls a third of the time.
 PYTEST = $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
