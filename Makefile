@@ -5,11 +5,16 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # The oldest versions that pyproject.toml promises to work with. (Scrapy 2.13 doesn't start with the newest Twisted.)
 LOWEST = "scrapy==2.13.0" "redis==6.4.0" "mmh3==5.0.0" "scrapy-redis==0.9.1" "twisted<25.6"
+# Between the oldest and the newest: Scrapy's engine and its feeds have changed since 2.13, and again since 2.16.
+SCRAPY ?= 2.16
+# What depends on Scrapy's engine, its feeds, and how it reads start requests and outputs.
+ENGINE = $(patsubst %,tests/crawl/test_%.py,async_callbacks as_plain cut_feeds delivery items opening outputs start_lists) \
+	tests/unit/test_engine_hooks.py
 # Each process has its own servers. It waits for them and for crawls a third of the time.
 PYTEST = $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 GROUPS = demo dev docs dist bench
 
-.PHONY: help demo test test-all test-lowest chaos simulate mutants upstream lint format docs reference dist bench clean
+.PHONY: help demo test test-all test-lowest test-scrapy chaos simulate mutants upstream lint format docs reference dist bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +27,8 @@ test-all: $(VENV)/dev ## run all combinations and examples, and measure coverage
 	$(PYTEST) -m "" --hypothesis-profile=$(or $(PROFILE),all) --cov --cov-report=term $(TESTS)
 test-lowest: ## run what talks to servers and to Scrapy with the oldest supported versions (TESTS chooses others)
 	$(MAKE) test VENV=$(VENV)-lowest PINS='$(LOWEST)' TESTS='$(or $(TESTS),tests/server tests/crawl)'
+test-scrapy: ## run what depends on Scrapy's engine and feeds with Scrapy 2.16 (SCRAPY and TESTS choose others)
+	$(MAKE) test VENV=$(VENV)-scrapy-$(SCRAPY) PINS='"scrapy==$(SCRAPY).*"' TESTS='$(or $(TESTS),$(ENGINE))'
 chaos: $(VENV)/dev ## crawls with kills, outages and failovers at random moments (20 minutes; CHAOS=options)
 	cd tests && ../$(BIN)/python -m chaos $(CHAOS)
 simulate: $(VENV)/dev ## crawls by Scrapy's engine whose steps a seed chooses (SIMULATE=options)
@@ -54,7 +61,7 @@ dist: $(VENV)/dist ## build the packages, and try them out in empty environments
 bench: $(VENV)/bench ## run the benchmarks (12 minutes), and write docs/performance.md (BENCH=options)
 	$(BIN)/python -m benchmarks $(BENCH)
 clean: ## remove what the other targets have made
-	rm -rf $(VENV) $(VENV)-lowest build dist docs/_build .*_cache .coverage .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-scrapy-* build dist docs/_build .*_cache .coverage .hypothesis
 
 # Groups of dependencies need pip 25.1.
 $(GROUPS:%=$(VENV)/%): $(VENV)/%: pyproject.toml

@@ -252,6 +252,33 @@ def test_a_page_has_failed_whose_callback_a_middleware_keeps_from_running(lab_of
     assert_ended_well(done)
 
 
+BANNED = """
+from scrapy.exceptions import CloseSpider
+
+class Captcha:
+    def process_spider_input(self, response, spider=None):
+        if b"captcha" in response.body:
+            raise CloseSpider("banned")
+
+class BannedSpider(OddSpider):
+    custom_settings = {"SPIDER_MIDDLEWARES": {Captcha: 1000}, "CONCURRENT_REQUESTS": 1}
+"""
+
+
+def test_a_run_that_a_middleware_closes_leaves_its_page_to_the_next_one(lab_of: LabOf) -> None:
+    captcha, links = Reply(["/never"], text="captcha"), [f"/{number}" for number in range(30)]
+    lab = lab_of({"/": page("/banned", *links), "/banned": (captcha, page("/more"))})
+    lab.site.pages |= dict.fromkeys((*links, "/more"), page())
+    done = lab.crawl(BANNED)
+    assert done.stats["finish_reason"] == "banned"
+    assert done.claims["/banned"].attempt == 1
+    assert done.claims.keys() == {"/banned", *links} - done.recorded
+    lab.site.pages["/"] = page()
+    done = lab.crawl(BANNED)
+    assert done.recorded == lab.site.pages.keys() - {"/"}
+    assert_ended_well(done)
+
+
 HANDLING = """
 class Handles:
     def process_spider_exception(self, response, exception, spider=None):

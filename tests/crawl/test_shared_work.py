@@ -5,11 +5,15 @@ The site holds its answers back while the work is shared, so no test depends on 
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, page, tree
+from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, page, serve, tree
+from support.outages import struck
 from support.polling import until
+from support.proxy import Fault, Kind, Proxy
+from support.servers import Server
 
 PAGES = 150
 #: Downloads of a worker at a time.
@@ -54,6 +58,32 @@ TWO_RELEASES = (
 """
 )
 
+#: The first worker waits before it gives, until the test deletes a file.
+GIVING = (
+    SPIDER
+    + """
+    @classmethod
+    def from_crawler(cls, crawler):
+        if mark := crawler.settings["MARK"]:
+            hold(mark)
+        return super().from_crawler(crawler)
+
+def hold(mark):
+    import pathlib, time
+    from scrapy_bloom.bloom.protocol.claims import Claims
+    give, path = Claims.give, pathlib.Path(mark)
+
+    def give_later(*args):
+        path.touch()
+        while path.exists():
+            time.sleep(0.01)
+        Claims.give = give
+        return give(*args)
+
+    Claims.give = give_later
+"""
+)
+
 
 @contextmanager
 def sharing(lab: Lab, **settings: Any) -> Iterator[list[Crawl]]:
@@ -80,6 +110,23 @@ def one_is_busy(
         until(lambda: lab.site.held == DOWNLOADS or giver.is_over, "the giver is under way")
         assert not giver.is_over, giver.log
         yield giver, stack
+
+
+@contextmanager
+def about_to_give(lab: Lab, url: str) -> Iterator[list[Crawl]]:
+    """Run workers of which the first one has taken requests out of its queue for the others.
+
+    Args:
+        lab: of the crawls.
+        url: by which the first worker reaches the server.
+    """
+    mark = lab.directory / "giving"
+    settings = {"BLOOM_HEARTBEAT": 1, "BLOOM_TIMEOUT": 1}
+    first = {"MARK": mark, "BLOOM_REDIS_URL": url}
+    with one_is_busy(lab, BEFORE, GIVING, **first, **settings) as (giver, stack):
+        taker = started(lab, stack, GIVING, **settings)
+        until(lambda: mark.exists() or giver.is_over, "the giver is about to give")
+        yield [giver, taker]
 
 
 def started(lab: Lab, stack: ExitStack, spider: str = SPIDER, **settings: Any) -> Crawl:
@@ -177,3 +224,34 @@ def test_requests_that_others_crawl_too_are_not_given(
     assert not stats.get("bloom/given")
     assert lab.site.hits().keys() == lab.site.pages.keys()
     assert not lab.fetched_twice()
+
+
+@pytest.mark.parametrize("kind", [Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.RESET_REPLY])
+def test_requests_that_a_worker_could_not_give_are_crawled(
+    own_server: Server, tmp_path: Path, kind: Kind
+) -> None:
+    """The server may have them or not. If it has, another worker may crawl them, too."""
+    with (
+        serve(tree(PAGES)) as site,
+        Proxy(own_server.port) as proxy,
+        Lab(site, own_server.url, tmp_path) as lab,
+        about_to_give(lab, proxy.url) as crawls,
+        struck(proxy, Fault(kind, times=1)),
+    ):
+        (tmp_path / "giving").unlink()
+        until(lambda: proxy.struck, "the giver gets no reply")
+        stats = ended(lab, crawls)
+        assert stats[0]["bloom/outages"] == 1
+        assert_complete(lab)
+        assert kind is not Kind.DROP_REQUEST or not lab.fetched_twice()
+
+
+def test_requests_of_a_worker_that_is_killed_while_it_gives_are_crawled(lab_of: LabOf) -> None:
+    """Only the start page has links, and nobody reads it again."""
+    links = [f"/{number}" for number in range(PAGES)]
+    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    with about_to_give(lab, lab.redis_url) as (giver, taker):
+        giver.kill()
+        lab.site.release()
+        taker.wait()
+    assert_complete(lab)

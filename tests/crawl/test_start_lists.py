@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from scrapy import version_info
 from support.counting import assert_ended_well, plain, spider
 from support.odd_site import PLAIN_SCRAPY, LabOf, page
 from support.polling import until
@@ -201,6 +202,8 @@ async def start(self):
 
 # -- stopped --
 
+IS_OLD = version_info < (2, 14)
+STOPS = pytest.mark.skipif(IS_OLD, reason="2.13 schedules the rest after a stop")
 #: Stops the engine when so many of those that were read together are scheduled.
 STOPPED = LIST.replace(
     "class ListSpider(OddSpider):",
@@ -224,6 +227,7 @@ class ListSpider(OddSpider):
 )
 
 
+@STOPS
 def test_claims_of_requests_that_were_never_scheduled_are_released(lab_of: LabOf) -> None:
     lab = lab_of(listed())
     done = lab.crawl(STOPPED, STOPS=True, **REMEMBERED)
@@ -233,6 +237,7 @@ def test_claims_of_requests_that_were_never_scheduled_are_released(lab_of: LabOf
     assert lab.crawl(STOPPED, **REMEMBERED).hits.keys() | done.hits.keys() == lab.site.pages.keys()
 
 
+@STOPS
 def test_a_start_that_waits_behind_requests_that_were_read_ends_with_its_crawl(
     lab_of: LabOf,
 ) -> None:
@@ -260,7 +265,7 @@ async def start(self):
 """)
     done = lab.crawl(code, CLOSESPIDER_PAGECOUNT=100, **REMEMBERED)
     assert done.stats["finish_reason"] == "closespider_pagecount"
-    assert "ERROR" not in done.log
+    assert "ERROR" not in done.log or IS_OLD  # whose own task is never awaited
     assert len(done.hits) >= 100
 
 
@@ -282,7 +287,7 @@ def test_a_start_that_waits_ends_with_its_crawl(lab_of: LabOf, settings: dict[st
     lab = lab_of(listed(3))
     done = lab.crawl(WAITING, CLOSESPIDER_PAGECOUNT=3, **settings)
     assert done.hits.keys() == lab.site.pages.keys()
-    assert "start() has ended" in done.log
+    assert "start() has ended" in done.log or IS_OLD
     assert "ERROR" not in done.log
 
 
@@ -304,12 +309,20 @@ def test_the_next_run_fetches_the_rest_of_an_interrupted_list(
 ) -> None:
     lab = lab_of(listed())
     settings = {**REMEMBERED, **settings, "CONCURRENT_REQUESTS": DOWNLOADS}
-    (lab.kill_midway if kills else lab.stop_midway)(50, LIST, **settings)
+    is_delivered = "BLOOM_REMEMBER" in settings  # its feed is stored when the crawl ends
+    with lab.midway(50, LIST, **settings) as crawl:
+        if kills:
+            until(lambda: is_delivered or len(lab.recorded()) == 50, "all others are done")
+            crawl.kill()
+        else:
+            crawl.ask_to_stop()
+            lab.site.release()
+            crawl.wait()
     lab.site.release()
     done = lab.crawl(LIST, **settings)
     assert not lab.missing()
-    # Those in progress, and those that were just done. With "delivered", no feed has their items.
-    most = (60 if settings.get("BLOOM_REMEMBER") else 2 * DOWNLOADS) if kills else 0
+    # Those in progress. The files of a JOBDIR may have some more, because a kill damages them.
+    most = (50 if is_delivered else DOWNLOADS) + DOWNLOADS if kills else 0
     assert len(lab.fetched_twice()) <= most
     assert not done.claims
     assert lab.recorded() == lab.site.pages.keys()
@@ -337,6 +350,7 @@ def test_workers_share_a_list_also_if_one_is_killed(lab_of: LabOf) -> None:
     with ExitStack() as stack:
         crawls = [stack.enter_context(lab.start(LIST, **settings)) for _ in range(3)]
         until(lambda: lab.site.held == 3 * DOWNLOADS, "all three crawl")
+        until(lambda: len(lab.recorded()) == 20, "all others are done")
         crawls[0].kill()
         lab.site.release()
         for crawl in crawls[1:]:

@@ -1,11 +1,13 @@
 """Secrets: what pending requests store of cookies, credentials and proxies; seeds."""
 
 import json
+from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.odd_site import ERROR, LabOf, moved, page
+from support.servers import contents
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
@@ -45,13 +47,20 @@ def test_what_the_spider_has_set_is_stored_and_used_by_the_next_run(lab_of: LabO
 #: Middlewares add a secret to each request, in all ways, and again when it is put back.
 ADDING = """
 class Add:
+    @classmethod
+    def from_crawler(cls, crawler):
+        self = cls()
+        self.proxy = crawler.settings["SITE_URL"].replace("//", "//user:S3CRET@")
+        return self
+
     def process_request(self, request, spider=None):
         request.headers["Authorization"] = "Basic S3CRET"
         request.headers["Cookie"] = "id=S3CRET"
         request.meta["note"] = "S3CRET"
+        request.meta["proxy"] = self.proxy
 
 class AddedSpider(OddSpider):
-    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Add: 800}, "RETRY_TIMES": 1}
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Add: 100}, "RETRY_TIMES": 1}
 
     def parse(self, response):
         for request in self.links(response):
@@ -79,6 +88,37 @@ def test_what_middlewares_add_to_a_request_is_never_on_the_server(
     assert done.hits.keys() >= {"/last"} | ({"/end"} if first != "/fails" else {first})
     assert "S3CRET" not in str(done.claims)
     assert done.claims.keys() == ({first} if first == "/fails" else set())
+
+
+@pytest.mark.parametrize("fetched", [1, 2, 3], ids=["redirect", "its target", "a link"])
+@pytest.mark.parametrize("rules", ["[]", '[["/(home)?$", "1 day"]]'], ids=["plain", "rule"])
+def test_a_start_page_that_redirects_leaves_no_secret_and_no_page_after_a_kill(
+    lab_of: LabOf, rules: str, fetched: int
+) -> None:
+    """With a rule the start page and its target are pending, too."""
+    links = [f"/{number}" for number in range(4)]
+    lab = lab_of({"/": moved("/home"), "/home": page(*links), **dict.fromkeys(links, page())})
+    settings: dict[str, Any] = {"BLOOM_RECRAWL_RULES": rules, "BLOOM_HEARTBEAT": 1}
+    lab.kill_midway(fetched, ADDING, CONCURRENT_REQUESTS=1, **settings)
+    assert lab.site.fetches[-1].headers["Authorization"] == "Basic S3CRET"
+    assert "S3CRET" not in str(contents(lab.client))
+    done = lab.crawl(ADDING, **settings)
+    assert not lab.missing()
+    assert done.recorded >= {*links}
+    assert not done.claims
+    assert "S3CRET" not in str(contents(lab.client))
+
+
+def test_a_retry_whose_claim_is_gone_is_stored_as_the_spider_made_it(lab_of: LabOf) -> None:
+    """The claim was evicted, so it gets its request again when the page has failed."""
+    lab = lab_of({"/": page("/fails"), "/fails": ERROR})
+    with lab.midway(2, ADDING, CONCURRENT_REQUESTS=1) as crawl:
+        lab.client.delete(lab.claims()["/fails"].key)
+        lab.site.release()
+        crawl.wait()
+    stored = lab.claims()["/fails"].request
+    assert "/fails" in stored
+    assert "S3CRET" not in stored
 
 
 # -- what a client that can write there may make a crawl fetch --

@@ -12,7 +12,7 @@ import pytest
 from support.odd_site import ERROR, SHARED_QUEUE, Crawl, Lab, LabOf, moved, page, serve, tree
 from support.outages import killed
 from support.polling import until
-from support.servers import Server
+from support.servers import LASTING, Server
 
 #: No retry of Scrapy's comes between a page that fails and its claim.
 ONCE: dict[str, Any] = {"RETRY_ENABLED": False, "BLOOM_HEARTBEAT": 1}
@@ -128,6 +128,39 @@ def test_restarts_of_a_server_that_loses_nothing_give_up_no_page(
     assert lab.site.hits()["/waits"] == 6
     assert "/waits" in lab.recorded()
     assert not lab.claims()
+
+
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "idle connections"])
+@pytest.mark.parametrize("options", [LASTING, ()], ids=["keeps all", "empty"])
+def test_a_redirect_after_a_restart_leads_to_a_page_that_was_known_before(
+    any_binary: str, tmp_path: Path, options: tuple[str, ...], is_noticed: bool
+) -> None:
+    """On a server that is empty then, the page isn't remembered without its target.
+
+    The crawl may notice the restart before, or when it uses a connection that was idle.
+    """
+    pages = {"/": page("/target", "/source"), "/source": moved("/target"), "/target": page()}
+    settings = {**ONCE, "BLOOM_HEARTBEAT": 1 if is_noticed else 600}
+    with (
+        Server(any_binary, *options) as server,
+        serve(pages) as site,
+        Lab(site, server.url, tmp_path) as lab,
+    ):
+        site.hold("/source")
+        with lab.start(**settings) as crawl:
+            until(lambda: site.held and "/target" in lab.recorded(), "the target is known")
+            if is_noticed:
+                restart(server, crawl)
+            else:
+                with killed(server):
+                    pass
+            site.release()
+            crawl.wait()
+        assert site.hits()["/target"] == (1 if options else 2)
+        assert ("/source" in lab.recorded()) <= ("/target" in lab.recorded())
+        lab.crawl(**settings)
+        assert lab.recorded() == {"/source", "/target"}
+        assert not lab.claims()
 
 
 # -- servers that lose claims, or all --
