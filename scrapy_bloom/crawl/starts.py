@@ -93,6 +93,8 @@ class Starts:
         if reader.done() and not (found and reader.exception()):
             self._reader = None
             reader.result()
+        if self._outputs.is_closed:
+            return []  # nobody would give the claims back
         lookups = {one.key: one for _, one in reversed(found) if one is not None}
         asked = [one for one in lookups.values() if not one.is_duplicate]
         looking = self._duplicates.look_up(asked) if asked else None
