@@ -218,13 +218,20 @@ class Run:
                     self._left_behind[url].add(process.name)
                     if not (process.must_stop or self._kind.repeats or self._may_stay(url)):
                         self._found.append(f"{process.name} ended by itself, left {short(url)}")
-                    is_unused = url in {*self._site.listed} - process.scheduled
-                    if is_unused and process.is_clean and not self._kind.repeats:
+                    if not self._kind.repeats and self._is_unused(url, process):
                         self._found.append(f"{process.name} left {short(url)}, never scheduled")
                 died = self._ended.get(owner, self._world.now)
                 is_over = died + NOTICED_SECONDS[self._world.place] < self._world.now
                 if is_over and has_finished and not self._kind.repeats:
                     self._found.append(f"a dead worker's page was not picked up: {short(url)}")
+
+    def _is_unused(self, url: str, process: Process) -> bool:
+        """Whether a process has left a claim for a request of its list that was never scheduled."""
+        # While it was closing, it may have received or picked it up.
+        parts = [line[11:].partition(": ") for line in self._world.trace]
+        has_taken = any(name == process.name and "take " in what for name, _, what in parts)
+        is_listed = url in {*self._site.listed} - process.scheduled
+        return is_listed and process.is_clean and not has_taken
 
     def _may_stay(self, url: str) -> bool:
         """Whether a page may lead to one that can't be stored, and that another process has."""
