@@ -53,7 +53,8 @@ class Rule:
                 urls = [self._site.fields[one] for one in words if one in self._site.fields]
                 self._together |= {*urls}
                 recorded += self._note(words, urls, reply)
-        self._claims = dict(self._read_claims()) if recorded else {}
+        claims = self._world.claims().items() if recorded else ()
+        self._claims = {field: (one.owner, one.request) for (_, field), one in claims}
         for url in recorded:
             if problem := self._problem(name, url):
                 unsafe, why = problem
@@ -72,13 +73,6 @@ class Rule:
                 at = 4 * count * (place * sizes + group)
                 self._recorded[url].append((keys[1], struct.unpack_from(f"<{count}I", offsets, at)))
                 yield url
-
-    def _read_claims(self) -> Iterator[tuple[str, tuple[str, str]]]:
-        execute = self._world.execute
-        for key in execute("KEYS", "*:claims:*"):
-            for field, claim in execute("HGETALL", key).items():
-                owner, *_, request = claim.decode().split(" ", 4)
-                yield field.decode(), (owner, request)
 
     # -- what a page has led to --
 
@@ -137,7 +131,7 @@ class Rule:
         owner, request = self._claims.get(self._site.field(url), ("", ""))
         # Each run begins with the start page, and a list.
         starts = ROOT, *self._site.listed
-        if request or url in starts or url in {*seen, *self._together} or self._is_recorded(url):
+        if request or url in starts or url in {*seen, *self._together} or self.is_recorded(url):
             return True
         has_failed = owner.startswith("-") or url in self._site.failing
         if has_failed and not is_target and self._is_found_again(url, seen):
@@ -178,10 +172,11 @@ class Rule:
             or self._claims.get(self._site.field(page), ("", ""))[1]
             or self._is_led_to_again(page, {*seen, page})
             for page in pages - seen
-            if page in self._site.each_run or not self._is_recorded(page)
+            if page in self._site.each_run or not self.is_recorded(page)
         )
 
-    def _is_recorded(self, url: str) -> bool:
+    def is_recorded(self, url: str) -> bool:
+        """Whether a page is recorded now."""
         return any(
             all(self._world.execute("BITFIELD_RO", key, *_gets(bits)))
             for key, bits in self._recorded.get(url, ())

@@ -19,9 +19,9 @@ from support.clock import FrozenServer
 from scrapy_bloom import BloomFilter
 from simulation.kinds import JOBDIR, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
 from simulation.process import Process, owner_of, simulated
-from simulation.rule import Rule
 from simulation.site import DOMAINS, short
 from simulation.special import make_site
+from simulation.watch import Watch
 from simulation.world import World
 
 #: Hashes keep the order in which their fields were written: a run repeats on another server.
@@ -110,7 +110,8 @@ class Run:
         world.faults = kind.faults
         self._kind, self._site = kind, make_site(rng, world.log, kind)
         self._domains: Sequence[str | None] = DOMAINS if kind.domains else (None,)
-        world.looks = Rule(world, self._site).look
+        watch = Watch(world, self._site, kind)
+        world.begins, world.looks, world.hands_out = watch.begin, watch.look, watch.hand_out
         world.names = {field: short(url) for field, url in self._site.fields.items()}
         # Of all crawls: a link to the start page may record it, and hide it from a later one.
         self._settings = {"SIMULATED_DONT_FILTER": rng.random() < 0.7}

@@ -36,11 +36,17 @@ class Pages(Spider):
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.process = crawler.settings["SIMULATED_PROCESS"]
         crawler.signals.connect(spider.scheduled, signals.request_scheduled)
+        crawler.signals.connect(spider.handed_out, signals.request_reached_downloader)
         return spider
 
     def scheduled(self, request: Request) -> None:
         """Note that the scheduler is about to receive a request."""
         self.process.scheduled.add(request.url)
+
+    def handed_out(self, request: Request) -> None:
+        """Note that the downloader has received a request."""
+        if not (request.dont_filter or self.process.site.is_plain):
+            self.process.world.hands_out(self.process.name, request.url)
 
     async def start(self) -> AsyncIterator[Any]:
         """Yield the start request, and a list; sometimes wait, and raise at the end."""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import greenlet
 import redis
@@ -50,6 +50,20 @@ Words = Sequence[Any]
 
 class KilledError(greenlet.GreenletExit, SystemExit):  # type: ignore[misc]
     """Ends a task of a process that was killed; asyncio passes on what is a ``SystemExit``."""
+
+
+class Claim(NamedTuple):
+    """A claim on the server.
+
+    Attributes:
+        owner: whose it is, without the arguments of its spider.
+        attempts: how often its page has failed.
+        request: that is stored; "" without one.
+    """
+
+    owner: str
+    attempts: int
+    request: str
 
 
 @dataclass(eq=False)
@@ -108,8 +122,10 @@ class World:
         trace: what happened, a line each.
         struck: faults that happened, and "share" for each batch that gave or received work.
         found: what does not hold, as far as it was found on the way.
-        broken: what breaks the rule of remembered pages, and the pages that it is about.
-        looks: is called with each batch that was carried out: whose it is, its commands, replies.
+        broken: what breaks a rule, and the pages that it is about.
+        begins: is called with the commands of each batch that is about to be carried out.
+        looks: is called when it was: whose it is, its commands, replies.
+        hands_out: is called before each download: whose it is, and the URL.
         evicted: fields of claims that the server has evicted, and the URLs in their requests.
         flushed: the same of claims that were there when all keys were deleted.
         doomed: processes that are killed at the next step.
@@ -128,7 +144,9 @@ class World:
         self.struck: list[str] = []
         self.found: list[str] = []
         self.broken: list[str] = []
+        self.begins: Callable[[Sequence[Words]], object] = lambda _: None
         self.looks: Callable[[str, Sequence[Words], Sequence[Any]], object] = lambda *_: None
+        self.hands_out: Callable[[str, str], object] = lambda *_: None
         self.evicted: set[str] = set()
         self.flushed: set[str] = set()
         self.doomed: list[Any] = []
@@ -176,11 +194,11 @@ class World:
             self.trace.append(f"{self.now:9.2f}  {what}")
 
     def violate(self, what: str, *names: str) -> None:
-        """Note that a page breaks the rule: the run ends before the next step."""
+        """Note that a page breaks a rule: the run ends before the next step."""
         self.broken = self.broken or [what, *names]
 
     def story(self) -> list[str]:
-        """Return the last lines of the trace about the pages that break the rule."""
+        """Return the last lines of the trace about the pages that break a rule."""
         if not self.broken:
             return []
         names = "|".join(map(re.escape, self.broken[1:]))
@@ -376,6 +394,7 @@ class World:
             self._server.freeze_at(self._clock + 0.5, self._shown)
         if is_full := self._full > self.now:
             self.execute("CONFIG", "SET", "maxmemory", 1)
+        self.begins(commands)
         answers = [self._answer(words) for words in commands[:count]]
         sent = [answer for answer in answers if isinstance(answer, tuple)]
         self._connection.send_packed_command(self._connection.pack_commands(sent))
@@ -394,6 +413,16 @@ class World:
         """Carry out a command immediately, and return what the server replies."""
         self._connection.send_command(*arguments)
         return self._connection.read_response()
+
+    def claims(self) -> dict[tuple[bytes, str], Claim]:
+        """Return the claims that there are, by their keys and fields."""
+        found: dict[tuple[bytes, str], Claim] = {}
+        for key in self.execute("KEYS", "*:claims:*"):
+            for field, claim in self.execute("HGETALL", key).items():
+                owner, _, _, attempts, request = claim.decode().split(" ", 4)
+                own = Claim(owner.partition(".")[0], int(attempts), request)
+                found[key, field.decode()] = own
+        return found
 
     def _reply(self) -> Any:
         try:
