@@ -1,5 +1,6 @@
 """Lists of URLs that `start()` yields: remembered by a rule, read ahead, and shared by workers."""
 
+import json
 from collections import Counter
 from contextlib import ExitStack
 from typing import Any
@@ -69,6 +70,26 @@ async def start(self):
     assert done.hits == hits
     for stat in ("test/dropped", "dupefilter/filtered", "scheduler/enqueued"):
         assert done.stats[stat] == expected[stat]
+
+
+def test_of_equal_requests_the_first_is_stored(lab_of: LabOf) -> None:
+    """So a run that picks it up after a kill gives its callback what this run gives it."""
+    code = spider("""
+async def start(self):
+    for number in range(3):
+        yield Request(self.settings["SITE_URL"] + "/0", cb_kwargs={"number": number})
+
+def parse(self, response, number):
+    self.crawler.stats.set_value("test/number", number)
+""")
+    lab = lab_of(listed(1))
+    lab.site.hold("/0")
+    with lab.start(code, **REMEMBERED) as crawl:
+        until(lambda: lab.site.held or crawl.is_over, "the page is fetched")
+        stored = lab.claims()["/0"].request
+        lab.site.release()
+        stats = crawl.wait()
+    assert json.loads(stored)["cb_kwargs"] == {"number": stats["test/number"]} == {"number": 0}
 
 
 SUBCLASS = (

@@ -99,6 +99,19 @@ async def test_an_outage_of_hours_ends_as_well(own_server: Server) -> None:
 
 
 @in_loop
+async def test_an_error_of_many_attempts_is_logged_once(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Worker(own_server.url) as worker:
+        with killed(own_server):
+            worker.server.fail(StorageError("away"))
+            await eventually(lambda: worker.crawl._writer._failures > 4)
+        await worker.found_again()
+    warnings = [one.getMessage() for one in caplog.records if "still can't" in one.msg]
+    assert len(warnings) == len({*warnings}) == 1
+
+
+@in_loop
 async def test_the_pauses_grow_if_each_outage_follows_on_the_last_one(own_server: Server) -> None:
     """For example because the user may not use one of the commands."""
     async with Worker(own_server.url) as worker:

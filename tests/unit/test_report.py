@@ -136,6 +136,8 @@ def test_what_is_not_known_is_not_said(caplog: pytest.LogCaptureFixture) -> None
         ({"duplicates": 5, "new": 1}, False),
         ({"duplicates": 5, "run__new": 1}, False),
         ({"duplicates": 5, "picked_up": 1}, False),
+        ({"duplicates": 5, "received": 1}, False),
+        ({"duplicates": 5, "unknown": 1}, False),
         ({"duplicates": 5, "offline": 1}, False),
         ({"duplicates": 5, "items_only": True}, True),
         ({"duplicates": 5, "items_only": True, "new": 1}, False),
