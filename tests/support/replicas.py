@@ -48,6 +48,8 @@ def wait_for_link(replica: Server, primary: Server) -> None:
             lambda: client.info("replication").get("master_link_status") == "up",
             "the replica is connected",
         )
+        # WAIT waits for what its own connection has written, so this one has to write, too.
+        other.publish("wait_for_link", "")
         until(lambda: other.execute_command("WAIT", 1, 1_000) == 1, "the replica acknowledges")
 
 
