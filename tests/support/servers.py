@@ -57,6 +57,9 @@ _taken = set[int]()
 _locks: list[IO[bytes]] = []
 #: Options of a server that loses nothing when it is killed.
 LASTING = ("--appendonly", "yes", "--appendfsync", "always")
+#: Ends a server and removes its directory when the process that started it is gone: its end of the
+#: pipe closes then, also if it was killed. A line says that the server has ended before.
+GUARD = 'read -r line || { kill -9 "$0"; rm -rf "$1"; }'
 
 
 class Server:
@@ -91,6 +94,8 @@ class Server:
     def start(self) -> None:
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.env)
+        guard = ["sh", "-c", GUARD, str(self.process.pid), str(self.directory)]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         deadline = time.monotonic() + START_TIMEOUT
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -113,11 +118,16 @@ class Server:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
+        self._wait()
+
+    def _wait(self) -> None:
         self.process.wait()
+        if self._guard.poll() is None:
+            self._guard.communicate(b"ended\n")
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait()
+        self._wait()
         shutil.rmtree(self.directory)
 
     def __enter__(self) -> Self:
