@@ -158,8 +158,10 @@ class Rule:
         """Whether another page that leads to a URL has failed with it, or isn't remembered yet."""
         site = self._site
         found = (page for (name, page), led_to in site.led_to.items() if not name and url in led_to)
-        still = [page for page in found if site.redirects.get(page, url) == url]
-        return ROOT in still or any(site.field(page) in self._claims for page in {*still} - seen)
+        still = {page for page in found if site.redirects.get(page, url) == url}
+        # After a retry, Scrapy doesn't filter redirects, so only the page that redirects is pending.
+        still |= {page for page, target in site.redirects.items() if target in still}
+        return ROOT in still or any(site.field(page) in self._claims for page in still - seen)
 
     def _is_led_to_again(self, url: str, seen: set[str]) -> bool:
         """Whether the server has lost a URL together with a page that leads there."""
