@@ -159,7 +159,7 @@ class Rule:
         site = self._site
         found = (page for (name, page), led_to in site.led_to.items() if not name and url in led_to)
         still = {page for page in found if site.redirects.get(page, url) == url}
-        # After a retry, Scrapy doesn't filter redirects, so only the page that redirects is pending.
+        # After a retry, Scrapy doesn't filter redirects, so only their source is pending.
         still |= {page for page, target in site.redirects.items() if target in still}
         return ROOT in still or any(site.field(page) in self._claims for page in still - seen)
 

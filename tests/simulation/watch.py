@@ -65,6 +65,7 @@ class Watch:
         after, workers = self._world.claims(), self._workers()
         stored = {field for (_, field), claim in after.items() if claim.request}
         settling = [words for words in commands if self._world.script_of(words) == "settle"]
+        held = {field for words in commands for field in self._held_by(words)}
         for (key, field), before in self._before.items():
             claim = after.get((key, field), NONE)
             if before.request and field not in stored:
@@ -72,8 +73,17 @@ class Watch:
                 self._check_end(name, field, before, is_settled=is_settled)
             if self._handed_out.get(field) == name and claim.owner[:1] in ("", "-"):
                 del self._handed_out[field]
-            if claim.owner != before.owner and (before.request or field in self._site.fields):
+            if field in held:  # for example a retry, which another worker has put into the queue
+                self._handed_out.pop(field, None)
+            elif claim.owner != before.owner and (before.request or field in self._site.fields):
                 self._check_owner(name, field, before, workers.get(before.owner, name))
+
+    def _held_by(self, words: Words) -> Sequence[str]:
+        """Return the fields of claims whose requests have come out of a queue that all use."""
+        if self._world.script_of(words) != "take":
+            return ()
+        pairs = words[6:]  # after the key, the owner and the nonce, as lua/take.lua has it
+        return [field for field, source in zip(pairs[::2], pairs[1::2], strict=True) if not source]
 
     def _check_end(self, name: str, field: str, claim: Claim, *, is_settled: bool) -> None:
         """Check that nobody needs the stored request of a claim that has ended."""
