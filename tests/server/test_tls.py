@@ -123,7 +123,7 @@ def test_a_password_is_sent_over_tls_only_if_the_arguments_ask_for_it(
     with listening(first) as port:
         where = {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": port}
         with refused(f"rediss://127.0.0.1:{port}"):
-            using(**arguments(**where, **{name: {"ssl": flag, "password": SECRET}}), timeout=SHORT)
+            using(**arguments(**where, **{name: {"ssl": flag, "password": SECRET}}))
     assert first
     for data in first:
         assert data.startswith(HELLO)

@@ -63,7 +63,7 @@ def test_sizes_may_change_and_what_is_not_given_is_as_stored() -> None:
 
 
 @given(
-    capacity=st.integers(1_000, 10**8),
+    capacity=st.integers(1_000, 5 * 10**7),
     error_rate=st.floats(1e-9, 0.5),
     blocks=st.integers(1, 4),
     ring=st.sampled_from(["write-newest", "write-all"]),
