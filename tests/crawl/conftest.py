@@ -14,7 +14,7 @@ from support.servers import LASTING, Server
 from support.workers import Shop
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.crawl import writer
+from scrapy_bloom.crawl import outage
 
 
 @pytest.fixture
@@ -40,10 +40,9 @@ def frozen_server(moved_server: MovedServer, start_once: Any) -> FrozenServer:
 
 @pytest.fixture
 def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ops are applied, and the server is looked for, after shorter times."""
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.01)
-    monkeypatch.setattr(writer, "FIRST_RETRY", 0.01)
-    monkeypatch.setattr(writer, "LAST_RETRY", 0.1)
+    """The server is looked for after shorter times."""
+    monkeypatch.setattr(outage, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(outage, "LAST_RETRY", 0.1)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from support.polling import until
 from support.servers import Server
 from support.workers import Worker, claimed, keep, recorded
 
-from scrapy_bloom.crawl import writer
+from scrapy_bloom.crawl import outage
 
 
 @pytest.mark.usefixtures("short_retries")
@@ -33,9 +33,9 @@ def test_without_asyncio_a_request_waits_for_one_time_out_only(lasting_server: S
     assert not worker.sees(0)
     with stalled(lasting_server):
         for attempts in range(2):
-            time.sleep(2 * writer.FIRST_RETRY)
+            time.sleep(2 * outage.FIRST_RETRY)
             assert not worker.sees(attempts + 1)
-            assert worker.crawl._writer._failures == attempts
+            assert worker.server.outage.failures == attempts
     worker.dupefilter.close("finished")
     assert recorded(lasting_server) == 3
 

@@ -24,7 +24,7 @@ from support.workers import TIMEOUT, Worker, claimed, confirm, marked, page, put
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.rings import Operation
-from scrapy_bloom.crawl import writer
+from scrapy_bloom.crawl import outage, writer
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER, OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
@@ -98,7 +98,7 @@ async def test_a_server_that_was_restarted_empty_knows_nothing(
     async with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
         bloom, opened = worker.server.bloom, worker.server.bloom.session.open
         if "hides" in trouble:
-            worker.server.id = ""
+            worker.server.outage.process = ""
             monkeypatch.setattr(bloom.transport, "server_id", str)
         assert not any(worker.sees(number) for number in range(5))
         with lasting_server.client() as client:
@@ -198,7 +198,7 @@ async def test_the_spider_is_closed_once_if_that_is_wanted(
             await eventually(lambda: worker.engine.calls)
             assert not worker.sees(1), "requests go on until it is closed"
             assert worker.sees(1)
-            await eventually(lambda: worker.crawl._writer._failures > 3)
+            await eventually(lambda: worker.server.outage.failures > 3)
         await worker.found_again()
         assert worker.engine.calls == [writer.CLOSED_WITHOUT_SERVER]
         await eventually(lambda: not worker.ops)
@@ -331,7 +331,7 @@ async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
     """Although the next attempt would be late."""
     async with Worker(own_server.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker:
         with killed(own_server):
-            monkeypatch.setattr(writer, "FIRST_RETRY", 1_000)
+            monkeypatch.setattr(outage, "FIRST_RETRY", 1_000)
             assert not any(worker.sees(number) for number in range(3))
     assert marked(own_server, remember) == 3
     assert "writes are lost" not in caplog.text

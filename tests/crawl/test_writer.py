@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from unittest import mock
 
 import pytest
@@ -88,43 +87,16 @@ async def test_flushing_waits_for_what_is_queued_by_then_only(own_server: Server
 
 
 @in_loop
-async def test_an_outage_of_hours_ends_as_well(own_server: Server) -> None:
-    async with Worker(own_server.url) as worker:
-        with killed(own_server):
-            assert not worker.sees(0)
-            worker.crawl._writer._failures = 2_000
-            await eventually(lambda: worker.crawl._writer._failures > 2_001)
-        await worker.found_again()
-        await eventually(lambda: not worker.ops)
-
-
-@in_loop
 async def test_an_error_of_many_attempts_is_logged_once(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Worker(own_server.url) as worker:
         with killed(own_server):
-            worker.server.fail(StorageError("away"))
-            await eventually(lambda: worker.crawl._writer._failures > 4)
+            worker.server.outage.fail(StorageError("away"))
+            await eventually(lambda: worker.server.outage.failures > 4)
         await worker.found_again()
     warnings = [one.getMessage() for one in caplog.records if "still can't" in one.msg]
     assert len(warnings) == len({*warnings}) == 1
-
-
-@in_loop
-async def test_the_pauses_grow_if_each_outage_follows_on_the_last_one(own_server: Server) -> None:
-    """For example because the user may not use one of the commands."""
-    async with Worker(own_server.url) as worker:
-        server, error, failures = worker.crawl._server, StorageError("forbidden"), list[int]()
-        server.failed.append(lambda _: failures.append(worker.crawl._writer._relapses))
-        server.back.append(lambda: server.fail(error) if len(failures) < 5 else None)
-        server.fail(error)
-        await eventually(lambda: len(failures) == 5 and server.is_up)
-        await eventually(lambda: time.monotonic() > worker.crawl._writer._calm_at)
-        server.fail(error)
-        await eventually(lambda: server.is_up)
-    assert failures == [0, 1, 2, 3, 4, 0]
-    assert [writer._pause(one) for one in (0, 1, 2_000)] == [0.01, 0.02, 0.1]
 
 
 @in_loop
@@ -137,9 +109,9 @@ async def test_each_outage_is_counted_from_its_own_beginning(
             with killed(lasting_server):
                 for number in range(3):
                     keep(worker, 3 * outage + number)
-                await eventually(lambda: not worker.server.is_up)
+                await eventually(lambda: not worker.server.outage.is_up)
             await worker.found_again()
-            assert (worker.server.restarted, worker.server.epoch) == (outage, outage)
+            assert (worker.server.outage.restarted, worker.server.outage.epoch) == (outage, outage)
             assert caplog.text.count("made 3 writes that had waited") == outage
 
 
@@ -160,8 +132,8 @@ async def test_the_second_failed_attempt_of_one_outage_closes_the_spider(
         for attempts in (1, 1, 2):
             assert worker.engine.calls == []
             fails += [True] * attempts
-            server.fail(error)
-            await eventually(lambda: server.is_up)
+            server.outage.fail(error)
+            await eventually(lambda: server.outage.is_up)
     assert worker.engine.calls == [writer.CLOSED_WITHOUT_SERVER]
 
 
@@ -182,7 +154,7 @@ async def test_workers_that_were_cut_off_have_time_to_show_that_they_live(
 
         monkeypatch.setattr(two.server, "reopen", reopen_later)
         for worker in (one, two):
-            worker.server.fail(StorageError("cut off"))
+            worker.server.outage.fail(StorageError("cut off"))
         with lasting_server.client() as client:
             client.zadd("{shop:bloom:0}:workers:shop", {two.crawl._context.me.member: 1})
         await one.found_again()
@@ -230,7 +202,7 @@ async def test_a_second_restart_in_one_outage_is_noticed(
         with mock.patch.object(worker.crawl._context.claims, "confirm", fail):
             with killed(lasting_server):
                 assert not worker.sees(1)
-                op = Op(OpKind.CONFIRM, key, epoch=worker.server.epoch)
+                op = Op(OpKind.CONFIRM, key, epoch=worker.server.outage.epoch)
                 worker.crawl._writer.put(op)
             await eventually(lambda: attempts)
             with killed(lasting_server):

@@ -63,7 +63,7 @@ class Worker:
         self.server, self.ops = self.crawl._server, self.crawl._writer._ops
         crawler.engine = self.engine = FakeEngine()
         self._times_back = 0
-        self.server.back.append(self.back)
+        self.server.outage.ended.append(self.back)
 
     def back(self) -> None:
         """Count the ends of outages."""
@@ -87,7 +87,7 @@ class Worker:
 
     def is_back(self) -> bool:
         """Whether the crawl uses the server again after all outages."""
-        return self.server.is_up and self._times_back >= self.stat("outages")
+        return self.server.outage.is_up and self._times_back >= self.stat("outages")
 
     async def found_again(self) -> None:
         """Wait until the crawl uses the server again."""

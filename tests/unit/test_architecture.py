@@ -27,7 +27,7 @@ ORDER = [
 ]
 #: The files of a crawl, from the bottom to the top.
 CRAWL = [
-    *("rule", "short_errors", "report", "identity", "local", "workers"),
+    *("rule", "short_errors", "report", "identity", "local", "workers", "outage"),
     *("request_values", "request_codec", "engine"),
     *("server", "context", "writer", "endings", "queue", "pages", "shared_objects", "delivery"),
     *("duplicates", "roster", "sharing", "leftovers", "recovery", "outputs", "starts", "crawl"),
