@@ -64,6 +64,10 @@ def test_what_was_written_before_a_second_restart_in_one_outage_is_void(state: O
         state.found(f"b{number}")
         assert epochs(state) == (number, number)
         state.writes()
+    state.end()
+    state.fail(AWAY)
+    state.found("c")
+    assert epochs(state) == (3, 3), "nothing was written in this outage"
 
 
 def test_a_server_that_hides_its_process_may_be_another_one_after_an_outage() -> None:
