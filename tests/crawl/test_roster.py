@@ -18,6 +18,7 @@ from scrapy_bloom.crawl.engine import FEW_REQUESTS
 from scrapy_bloom.crawl.leftovers import DUE_SECONDS, Leftovers
 from scrapy_bloom.crawl.roster import Roster
 from scrapy_bloom.crawl.workers import Worker
+from scrapy_bloom.crawl.writer import Op
 
 HEARTBEAT = 10
 FAR = {"BLOOM_HEARTBEAT": 3_600}
@@ -250,3 +251,28 @@ async def test_what_waits_is_picked_up_when_a_full_queue_has_room(own_server: Se
         while left.is_under_way:
             await left.pick_up()
         assert {one.url for one in slot.scheduler} == {*URLS[:3]}
+
+
+# -- scans and writes --
+
+
+@in_loop
+async def test_a_heartbeat_is_sent_during_a_scan_that_takes_long(
+    own_server: Server, clock: Clock
+) -> None:
+    async with Crawler(own_server.url, **FAR) as crawler:
+        mine, left = recovery_of(crawler)
+        await mine.beat()
+        clock.now = mine.next_beat
+        await left.free()
+        assert mine.next_beat > clock.now
+
+
+@in_loop
+async def test_an_idle_crawl_waits_for_its_writes(own_server: Server) -> None:
+    """They may turn out to be of pages that have to be crawled again."""
+    async with Crawler(own_server.url, **FAR) as crawler:
+        idle = recovery.Idle(count=0, waits_until=0)
+        assert not crawler.crawl._recovery._may_find_more(idle)
+        crawler.ops.append(Op.claim(("default", b"a" * 20), ""))
+        assert crawler.crawl._recovery._may_find_more(idle)
