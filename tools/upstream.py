@@ -100,7 +100,7 @@ LOWEST = (
 SUITES: tuple[Suite, ...] = (
     Suite(SCRAPY, "newest", NEWEST),
     Suite(SCRAPY, "2.13.0", LOWEST),
-    # Its tests of the scheduler run without the event loop that "crawled" needs.
+    Suite(SCRAPY_REDIS, "0.9.1"),
     Suite(SCRAPY_REDIS, "0.9.1", remember="scheduled"),
 )
 
@@ -232,11 +232,14 @@ def test(suite: Suite, name: str, *options: str) -> set[str]:
     """
     cache, log = suite.directory / "cache", suite.directory / f"{name}.log"
     command = (suite.directory / "env/bin/python", "-m", "pytest", "-p", "upstream_plugin", "-q")
+    variables = {"UPSTREAM_RUN": name}
+    if suite.project == SCRAPY_REDIS:  # its tests of the scheduler have no engine
+        variables["UPSTREAM_LOOP"] = "1"
     with log.open("wb") as output:
         done = subprocess.run(
             [*command, "--timeout=120", "-o", f"cache_dir={cache}", *suite.options(), *options],
             cwd=suite.directory / "source",
-            env=os.environ | {"UPSTREAM_RUN": name},
+            env=os.environ | variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

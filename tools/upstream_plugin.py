@@ -4,9 +4,12 @@ It's copied into the environment of a suite, where Scrapy's default settings imp
 processes that tests start. So it imports nothing but the standard library.
 """
 
+import asyncio
 import hashlib
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 #: Differs between the runs of a suite.
@@ -26,3 +29,19 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     settings: Any = sys.modules.get("scrapy.settings.default_settings")
     if hasattr(settings, "BLOOM_KEY"):
         settings.BLOOM_KEY = key(nodeid)
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Have tests of schedulers run within the event loop that a crawl gives them."""
+    for item in items:
+        if os.environ.get("UPSTREAM_LOOP"):
+            item.runtest = partial(in_loop, item.runtest)
+
+
+def in_loop(test: Callable[[], object]) -> None:
+    """Call a test while an event loop runs."""
+
+    async def call() -> None:
+        test()
+
+    asyncio.run(call())
