@@ -18,8 +18,8 @@ from zlib import crc32
 
 from scrapy import Request
 
-from scrapy_bloom.crawl.duplicates import Lookup
 from scrapy_bloom.crawl.identity import Identity
+from scrapy_bloom.crawl.lookups import Lookup
 from scrapy_bloom.crawl.outputs import BATCH, Outputs
 
 #: An output of ``start()``, and the lookup of a request that needs one.
@@ -40,7 +40,7 @@ class Starts:
 
     def __init__(self, outputs: Outputs, identity: Identity) -> None:
         self._outputs, self._identity = outputs, identity
-        self._duplicates = outputs.duplicates
+        self._lookups = outputs.duplicates.lookups
         self.plain, self.mark = 0, 2**32
         self._read: list[Read] = []
         #: Reads until there are enough of them. It ends with the exception that ``start()`` raises.
@@ -59,7 +59,7 @@ class Starts:
                     if known is None:
                         yield output
                     elif self._outputs.asks_project:
-                        with self._duplicates.answering(known):
+                        with self._lookups.answering(known):
                             yield output  # the engine schedules it before it asks for another
                     else:
                         self._outputs.drop(output, known, None)
@@ -97,7 +97,7 @@ class Starts:
             return []  # nobody would give the claims back
         lookups = {one.key: one for _, one in reversed(found) if one is not None}
         asked = [one for one in lookups.values() if not one.is_duplicate]
-        looking = self._duplicates.look_up(asked) if asked else None
+        looking = self._lookups.look_up(asked) if asked else None
         if self._reader is None and len(found) >= BATCH:  # more are read while these are looked up
             self._start_reader(starts)
         if looking is not None:
@@ -127,10 +127,10 @@ class Starts:
             if self._identity.is_plain_start(output):
                 self.plain, self.mark = self.plain + 1, min(self.mark, crc32(output.url.encode()))
             with suppress(Exception):  # the scheduler gets the same
-                lookup = self._duplicates.prepare(output)
+                lookup = self._lookups.prepare(output)
             if lookup and not lookup.is_duplicate:
                 if self._outputs.will_be_scheduled(output):
-                    self._duplicates.dump(lookup)  # now, because others are being looked up
+                    self._lookups.dump(lookup)  # now, because others are being looked up
                 else:
                     lookup = None
         self._read.append((output, lookup))

@@ -19,7 +19,7 @@ from support.workers import Worker
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.bloom.protocol.session import Verdict
-from scrapy_bloom.crawl.duplicates import Lookup
+from scrapy_bloom.crawl.lookups import Lookup
 from scrapy_bloom.crawl.rule import Known
 
 OLD = ("/a", "/b")
@@ -134,7 +134,7 @@ def test_a_listing_remembered_for_ever_is_due_by_the_rule_that_it_gets(
 def batch(dupefilter: BloomDupeFilter, requests: list[Request]) -> list[Lookup]:
     """Return the lookups of a page's links; all of them are needed."""
     assert dupefilter._crawl is not None
-    found = [dupefilter._crawl._duplicates.prepare(one) for one in requests]
+    found = [dupefilter._crawl._lookups.prepare(one) for one in requests]
     lookups = [lookup for lookup in found if lookup is not None]
     assert len(lookups) == len(requests)
     return lookups
@@ -153,7 +153,7 @@ async def test_links_of_all_windows_are_looked_up_in_one_round_trip(
     async with Worker(own_server.url, BLOOM_REMEMBER="scheduled", **settings) as worker:
         assert not any(worker.dupefilter.request_seen(link) for link in links[::2])
     async with Worker(own_server.url, BLOOM_REMEMBER=remember, **settings) as worker:
-        look_up, before = worker.crawl._duplicates.look_up, worker.server.round_trips[0]
+        look_up, before = worker.crawl._lookups.look_up, worker.server.round_trips[0]
         await look_up(batch(worker.dupefilter, [Request(f"{URL}/{n}") for n in "abc"]))  # rings
         lookups = batch(worker.dupefilter, links)
         await look_up(lookups)

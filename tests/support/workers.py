@@ -129,10 +129,10 @@ def keep(worker: Worker, number: int) -> None:
 
 async def look_up(worker: Worker, numbers: Iterable[int]) -> set[int]:
     """Look pages up as the links of a page; return those that are seen."""
-    duplicates = worker.crawl._duplicates
+    ours = worker.crawl._lookups
     requests = {number: page(number) for number in numbers}
-    lookups = {number: duplicates.prepare(one) for number, one in requests.items()}
-    await duplicates.look_up([one for one in lookups.values() if one and one.verdict is None])
+    lookups = {number: ours.prepare(one) for number, one in requests.items()}
+    await ours.look_up([one for one in lookups.values() if one and one.verdict is None])
     return {
         number
         for number, lookup in lookups.items()

@@ -30,7 +30,8 @@ CRAWL = [
     *("rule", "short_errors", "report", "identity", "local", "workers", "outage"),
     *("request_values", "request_codec", "engine"),
     *("server", "context", "writer", "endings", "queue", "pages", "shared_objects", "delivery"),
-    *("duplicates", "roster", "sharing", "leftovers", "recovery", "outputs", "starts", "crawl"),
+    *("lookups", "duplicates", "roster", "sharing", "leftovers", "recovery"),
+    *("outputs", "starts", "crawl"),
 ]
 #: What does no I/O.
 PURE = ("bloom.model", "bloom.protocol", "bloom.errors", "bloom.info", "rules", "crawl.rule")
