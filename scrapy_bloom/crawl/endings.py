@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from scrapy_bloom.bloom.protocol.claims import ASTRAY, DROPPED
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.rule import Effect, Known, effect
-from scrapy_bloom.crawl.writer import Op, OpKind
 from scrapy_bloom.rules import RUN
 
 #: Claims of requests that are not looked up are named so, and never recorded.

@@ -19,9 +19,10 @@ from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl import request_codec
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.endings import ONCE
+from scrapy_bloom.crawl.ops import Op
 from scrapy_bloom.crawl.pages import Pages
 from scrapy_bloom.crawl.roster import Roster
-from scrapy_bloom.crawl.writer import Op, Writer
+from scrapy_bloom.crawl.writer import Writer
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from scrapy_bloom.bloom.protocol.claims import NewClaim
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
 from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.pages import Pages
 from scrapy_bloom.crawl.rule import Known
-from scrapy_bloom.crawl.writer import Op, OpKind
 from scrapy_bloom.rules import RUN
 
 #: Verdicts kept for requests that the scheduler has not been offered yet.

@@ -67,13 +67,15 @@ class Outage:
         pause = min(LAST_RETRY, FIRST_RETRY * 2 ** min(failures, 10))
         self.retry_at = time.monotonic() + pause
 
-    def found(self, process: str) -> None:
-        """Note which process the server is; another one may have lost writes."""
-        if not self.is_up and (process != self.process or not process):
+    def found(self, process: str) -> bool:
+        """Note which process the server is; return whether it may be another, which lost writes."""
+        is_another = not self.is_up and (process != self.process or not process)
+        if is_another:
             # Ops that were queued in this outage may have been written to the process before.
             self.epoch += self._has_written
             self.restarted = self.lost = self.epoch
         self.process = process
+        return is_another
 
     def writes(self) -> None:
         """Note that ops are about to be written, although the outage isn't over."""

@@ -14,10 +14,10 @@ from typing import Any
 from scrapy import Request
 
 from scrapy_bloom.crawl.endings import Joint, Page
+from scrapy_bloom.crawl.ops import OpKind
 from scrapy_bloom.crawl.pages import Pages
 from scrapy_bloom.crawl.queue import META
 from scrapy_bloom.crawl.request_values import MAX_DEPTH, UnstorableError, is_immutable, pack
-from scrapy_bloom.crawl.writer import OpKind
 
 #: Keys of ``meta`` whose values Scrapy shares among requests, and doesn't change.
 _SCRAPYS = {META, "handle_httpstatus_list", "redirect_urls", "redirect_reasons"}

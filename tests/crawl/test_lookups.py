@@ -18,7 +18,7 @@ from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Verdict
 from scrapy_bloom.crawl.lookups import Lookup
-from scrapy_bloom.crawl.writer import OpKind
+from scrapy_bloom.crawl.ops import OpKind
 
 URL = "https://example.com/"
 NEW, SEEN = Verdict.NEW, Verdict.SEEN

@@ -25,7 +25,8 @@ from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.crawl import outage, writer
-from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER, OpKind
+from scrapy_bloom.crawl.ops import OpKind
+from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 REMEMBER = pytest.mark.parametrize("remember", ["scheduled", "crawled"])

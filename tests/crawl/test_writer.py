@@ -16,8 +16,8 @@ from twisted.python.failure import Failure
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl import writer
 from scrapy_bloom.crawl.endings import Page
+from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.rule import Known
-from scrapy_bloom.crawl.writer import Op, OpKind
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 

@@ -8,7 +8,7 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
-from scrapy_bloom.crawl.writer import Op, OpKind
+from scrapy_bloom.crawl.ops import Op, OpKind
 from support.loops import eventually
 from support.servers import Server
 

@@ -29,7 +29,8 @@ ORDER = [
 CRAWL = [
     *("rule", "short_errors", "report", "identity", "local", "workers", "outage"),
     *("request_values", "request_codec", "engine"),
-    *("server", "context", "writer", "endings", "queue", "pages", "shared_objects", "delivery"),
+    *("server", "context", "ops", "writer"),
+    *("endings", "queue", "pages", "shared_objects", "delivery"),
     *("lookups", "duplicates", "roster", "sharing", "leftovers", "recovery"),
     *("outputs", "starts", "crawl"),
 ]

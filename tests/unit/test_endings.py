@@ -15,10 +15,10 @@ from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl import endings
 from scrapy_bloom.crawl.endings import ONCE, Endings, Joint, Page
 from scrapy_bloom.crawl.local import LocalUrls
+from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.rule import Known
 from scrapy_bloom.crawl.shared_objects import SharedObjects, _objects
-from scrapy_bloom.crawl.writer import Op, OpKind
 from scrapy_bloom.rules import RUN
 
 CONFIRM, FAIL, STOP, RELEASE = OpKind.CONFIRM, OpKind.FAIL, OpKind.STOP, OpKind.RELEASE
