@@ -87,10 +87,17 @@ class Crew:
                     self._starts[number] = now + self._rng.uniform(0, PAUSE)
                 elif code:
                     self.wrong.append(f"worker {number} has ended with {code}")
+            elif self._stands_still(number):
+                self._nursery.kill(pid)
         for number in [number for number, at in self._starts.items() if at <= now]:
             del self._starts[number]
             self._start(number)
         return bool(self._pids or self._starts)
+
+    def _stands_still(self, number: int) -> bool:
+        """Whether a kill has damaged its queue on disk, which Scrapy asks again and again."""
+        log = self._log(number)
+        return log.exists() and b"queuelib" in log.read_bytes()[-1_000:]
 
     def _may_start_again(self, number: int) -> bool:
         """Whether it's documented that a worker didn't start, and to start it again helps.

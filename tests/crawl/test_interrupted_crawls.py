@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.odd_site import (
+    PLAIN,
     SHARED_QUEUE,
     Lab,
     LabOf,
@@ -21,6 +22,7 @@ from support.polling import until
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.
 MIDWAY = 12
+NOT_READ = "[bloom-not-read]"
 
 # -- spiders as people write them: pages with odd numbers have an item --
 
@@ -119,15 +121,36 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
     lab, spider = lab_of(tree(PAGES)), SPIDERS[name]
     settings = settings_of(lab, way)
     interrupt(lab, end, spider, settings)
-    with lab.start(spider, **settings) as rerun:
-        rerun.wait()
-    if "struct.error" in rerun.log:  # its end has damaged Scrapy's files: requests have failed
+    if is_damaged(lab, spider, settings):
         shutil.rmtree(lab.directory / "job")
         lab.make_due()
         lab.crawl(spider, **settings)
     assert lab.site.hits().keys() == lab.site.pages.keys()
     items = (lab.directory / "items").read_text().splitlines()
     assert {*items} == {lab.site.url + path for path in lab.site.pages if path[-1] in ODD}
+    assert not lab.claims()
+
+
+def is_damaged(lab: Lab, spider: str, settings: dict[str, Any]) -> bool:
+    """Crawl as far as the files of Scrapy's queue allow; return whether a kill has damaged them."""
+    with lab.start(spider, **settings) as rerun:
+        until(lambda: rerun.is_over or NOT_READ in rerun.log, "it has ended, or stands still")
+        if not rerun.is_over:
+            return True
+        rerun.wait()
+    return "struct.error" in rerun.log  # some requests have failed
+
+
+def test_a_queue_that_is_damaged_is_named_and_costs_no_page(lab_of: LabOf) -> None:
+    lab = lab_of(tree(PAGES))
+    settings = settings_of(lab, "jobdir")
+    lab.stop_midway(MIDWAY, **settings)
+    for file in (lab.directory / "job" / "requests.queue").glob("*/*"):
+        file.write_bytes(file.read_bytes() + b"\x7f\xff\xff\xff")
+    assert is_damaged(lab, PLAIN, settings)
+    shutil.rmtree(lab.directory / "job")
+    lab.crawl(**settings)
+    assert lab.site.hits().keys() == lab.site.pages.keys()
     assert not lab.claims()
 
 
