@@ -40,6 +40,8 @@ class Crew:
         self._pids: dict[int, int] = {}
         self._starts: dict[int, float] = {}
         self._hurt: set[int] = set()
+        #: How many bytes they had logged when they started.
+        self._logged: dict[int, int] = {}
         self.wrong: list[str] = []
         directory.mkdir(exist_ok=True)
         for number in range(size):
@@ -47,8 +49,9 @@ class Crew:
 
     def _start(self, number: int) -> None:
         options = [one.replace("{worker}", f"{number}") for one in options_of(self._settings)]
-        arguments = ["runspider", str(SPIDER), *options]
-        self._pids[number] = self._nursery.start(arguments, self._log(number), self._directory)
+        arguments, log = ["runspider", str(SPIDER), *options], self._log(number)
+        self._logged[number] = log.stat().st_size if log.exists() else 0
+        self._pids[number] = self._nursery.start(arguments, log, self._directory)
 
     @property
     def running(self) -> list[int]:
@@ -97,7 +100,7 @@ class Crew:
     def _stands_still(self, number: int) -> bool:
         """Whether a kill has damaged its queue on disk, which Scrapy asks again and again."""
         log = self._log(number)
-        return log.exists() and b"queuelib" in log.read_bytes()[-1_000:]
+        return log.exists() and b"queuelib" in log.read_bytes()[self._logged[number] :][-1_000:]
 
     def _may_start_again(self, number: int) -> bool:
         """Whether it's documented that a worker didn't start, and to start it again helps.
