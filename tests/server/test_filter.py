@@ -195,8 +195,6 @@ def test_a_cleared_filter_is_empty_and_has_its_seeds(
 
 USES: list[tuple[Callable[[BloomFilter], object], object]] = [
     (len, 500),
-    (lambda bloom: sum(bloom.contains(URLS)), 500),
-    (lambda bloom: bloom.add(URLS[0]), False),
     (lambda bloom: sum(bloom.add_many(URLS)), 500),
     (lambda bloom: bloom.clear() or len(bloom), 0),
     (lambda bloom: bloom.info() and sum(bloom.add_many(URLS)), 500),
