@@ -166,10 +166,10 @@ FINE = {
 def test_each_node_of_a_cluster_is_checked(
     check: Callable[[doctor.Facts], str], other: dict[str, Any], finding: str
 ) -> None:
-    nodes = [FINE, FINE | other]
-    state, text = doctor.examine(check, doctor.Facts(get_crawler(), nodes=nodes))
-    assert state == "PROBLEM"
-    assert re.search(finding, text)
+    for nodes in ([FINE | other], [FINE, FINE | other]):
+        state, text = doctor.examine(check, doctor.Facts(get_crawler(), nodes=nodes))
+        assert state == "PROBLEM"
+        assert re.search(finding, text)
 
 
 @pytest.mark.usefixtures("healthy")
