@@ -14,8 +14,10 @@ import redis
 from scrapy import Spider, cmdline
 from scrapy.settings import Settings
 from scrapy.utils import log
+from support.claims import Spider as Claiming
 from support.cli import KEY, Call, Done, Shop
 from support.clock import FrozenServer, MovedServer
+from support.filters import small
 from support.polling import PATIENCE
 from support.servers import Server
 
@@ -99,3 +101,9 @@ def bloom(client: redis.Redis) -> BloomFilter:
     bloom = BloomFilter(client, KEY, blocks=3)
     bloom.open()
     return bloom
+
+
+@pytest.fixture
+def spider(client: redis.Redis) -> Claiming:
+    """Claims on a filter of one block, in which no test meets a false positive."""
+    return Claiming(small(client, blocks=1))

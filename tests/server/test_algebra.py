@@ -87,37 +87,32 @@ def test_a_block_that_only_one_has_used_is_in_the_union(client: Redis) -> None:
         assert not any(first.intersection(second, f"none {key}").contains(["a", *items(101)]))
 
 
+WRITE_ALL: dict[str, Any] = {"ring": "write-all", "window": "2 days"}
+DIFFERENT = "'one' and 'two' have different"
+
+
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("first", "second", "text"),
     [
-        ({"blocks": 2}, "different blocks. Create one of them with the seeds and options"),
-        ({"seeds": tuple(seed + 1 for seed in SEEDS)}, "different seeds"),
-        ({"ring": "write-all", "window": "2 days"}, "different ring"),
-        ({"counting": True}, "different counting"),
-        ({"capacity": 500}, "bitmaps of different sizes, because one has grown or"),
+        ({}, {"blocks": 2}, f"{DIFFERENT} blocks. Create one of them with the seeds and options"),
+        ({}, {"seeds": tuple(seed + 1 for seed in SEEDS)}, f"{DIFFERENT} seeds"),
+        ({}, WRITE_ALL, f"{DIFFERENT} ring"),
+        ({}, {"counting": True}, f"{DIFFERENT} counting"),
+        ({}, {"capacity": 500}, "have bitmaps of different sizes, because one has grown or"),
+        ({"counting": True}, {"counting": True}, "can be copied, but not combined"),
+        (WRITE_ALL, WRITE_ALL, "can be copied, but not combined"),
     ],
-    ids=str,
 )
-def test_filters_that_differ_say_in_what(client: Redis, options: dict[str, Any], text: str) -> None:
-    one, two = make(client, "one"), make(client, "two", **options)
+def test_filters_that_cannot_be_combined_say_why(
+    client: Redis, first: dict[str, Any], second: dict[str, Any], text: str
+) -> None:
+    one, two = make(client, "one", **first), make(client, "two", **second)
     one.extend(items(100))
     two.extend(items(100))
     for call in (lambda: one.union(two, "made"), lambda: one.approx_union_len(two)):
-        with pytest.raises(FilterMismatchError, match=f"'one' and 'two' have {text}"):
+        with pytest.raises(FilterMismatchError, match=text):
             call()
     assert not client.keys("*made*")
-
-
-@pytest.mark.parametrize(
-    "options", [{"counting": True}, {"ring": "write-all", "window": "2 days"}], ids=str
-)
-def test_what_cannot_be_combined_says_so(client: Redis, options: dict[str, Any]) -> None:
-    one, two = make(client, "one", **options), make(client, "two", **options)
-    one.extend(items(100))
-    two.extend(items(100))
-    for call in (lambda: one.union(two, "made"), lambda: one.approx_intersection_len(two)):
-        with pytest.raises(FilterMismatchError, match="can be copied, but not combined"):
-            call()
 
 
 # -- windows --

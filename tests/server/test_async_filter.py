@@ -1,7 +1,6 @@
 """BloomFilter for asyncio: the same answers as the other one, and tasks that share one object."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,34 +8,20 @@ import pytest
 import redis.asyncio
 from redis import Redis
 from support.filters import URLS
+from support.loops import eventually, in_loop
+from support.polling import PATIENCE
 from support.servers import Server
 
 from scrapy_bloom import AsyncBloomFilter, BloomFilter, ConfigurationError
 
-PATIENCE = 120.0
-#: Gets an asynchronous filter, and one for the same key that isn't.
-Scenario = Callable[[AsyncBloomFilter, BloomFilter], Awaitable[Any]]
-Run = Callable[..., Any]
+OPTIONS: dict[str, Any] = {"capacity": 10_000, "blocks": 4}
 
 
-@pytest.fixture
-def run(server: Server, client: Redis) -> Run:
-    """Run a scenario with an asynchronous filter and another one on the same key."""
-
-    async def bounded(scenario: Scenario, timeout: float, options: dict[str, Any]) -> None:
-        async with redis.asyncio.Redis.from_url(server.url) as own:
-            bloom = AsyncBloomFilter(own, "shop", timeout, **options)
-            await asyncio.wait_for(
-                scenario(bloom, BloomFilter(client, "shop", **options)), PATIENCE
-            )
-
-    return lambda scenario, timeout=60.0, **options: asyncio.run(
-        bounded(scenario, timeout, {"capacity": 10_000, "blocks": 4, **options})
-    )
-
-
-def test_both_kinds_are_one_filter(run: Run, tmp_path: Path) -> None:
-    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
+@in_loop
+async def test_both_kinds_are_one_filter(server: Server, client: Redis, tmp_path: Path) -> None:
+    other = BloomFilter(client, "shop", **OPTIONS)
+    async with redis.asyncio.Redis.from_url(server.url) as own:
+        bloom = AsyncBloomFilter(own, "shop", PATIENCE, **OPTIONS)
         async with bloom as opened:
             assert opened is bloom
         assert await bloom.open() == other.open()
@@ -67,54 +52,39 @@ def test_both_kinds_are_one_filter(run: Run, tmp_path: Path) -> None:
         await bloom.load(tmp_path / "file")
         assert "a" in other
 
-    run(scenario)
 
-
-def test_an_address_opens_it(server: Server, client: Redis) -> None:
+@in_loop
+async def test_an_address_opens_it(server: Server, client: Redis) -> None:
     """And it closes its own client."""
 
     def names() -> list[str]:
         return [one["name"] for one in client.client_list()]
 
-    async def scenario() -> None:
-        async with AsyncBloomFilter(f"{server.url}?client_name=ours", "shop") as bloom:
-            assert [await bloom.add("a"), await bloom.add("a")] == [True, False]
-            assert "ours" in names()
-        while "ours" in names():
-            await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+    async with AsyncBloomFilter(f"{server.url}?client_name=ours", "shop") as bloom:
+        assert [await bloom.add("a"), await bloom.add("a")] == [True, False]
+        assert "ours" in names()
+    await eventually(lambda: "ours" not in names())
     assert "a" in BloomFilter(client, "shop")
 
 
-def test_tasks_that_share_an_object_take_each_item_once(run: Run) -> None:
+@in_loop
+async def test_tasks_that_share_an_object_take_each_item_once(
+    server: Server, client: Redis
+) -> None:
     """Through growth and changes by others, which they all have to follow."""
+    options: dict[str, Any] = {"capacity": 100, "error_rate": 1e-9}
+    other = BloomFilter(client, "shop", **options)
 
-    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
-        async def take() -> list[str]:
-            return [url for url in URLS if await bloom.add(url)]
+    async def take() -> list[str]:
+        return [url for url in URLS if await bloom.add(url)]
 
-        async def meddle() -> None:
-            for number in range(5):
-                await asyncio.sleep(0.01)
-                other.extend(f"{number}/{n}" for n in range(500))
+    async def meddle() -> None:
+        for number in range(5):
+            await asyncio.sleep(0.01)
+            other.extend(f"{number}/{n}" for n in range(500))
 
+    async with AsyncBloomFilter(
+        server.url, "shop", PATIENCE, capacity=100, error_rate=1e-9
+    ) as bloom:
         *taken, _ = await asyncio.gather(*(take() for _ in range(8)), meddle())
-        assert sorted(url for one in taken for url in one) == sorted(URLS)
-
-    run(scenario, capacity=100, error_rate=1e-9)
-
-
-def test_a_task_that_is_cancelled_leaves_the_others_their_answers(run: Run) -> None:
-    async def scenario(bloom: AsyncBloomFilter, other: BloomFilter) -> None:
-        assert other.open() == await bloom.open()
-        for number in range(50):
-            tasks = [asyncio.ensure_future(bloom.add_many(URLS[:10])) for _ in range(3)]
-            for _ in range(1 + number % 6):  # before it's sent, before and after the reply
-                await asyncio.sleep(0)
-            tasks[0].cancel()
-            await asyncio.wait(tasks)
-            assert all(len(task.result()) == 10 for task in tasks[1:])
-        assert await bloom.contains(URLS[:10]) == [True] * 10
-
-    run(scenario)
+    assert sorted(url for one in taken for url in one) == sorted(URLS)

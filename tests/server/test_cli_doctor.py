@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.test import get_crawler
 from support.cli import KEY, Call, Own, Shop, unchanged
 from support.filters import add_to
+from support.outages import admin
 from support.replicas import wait_for_link, with_replica
 from support.servers import Server
 
@@ -61,7 +63,15 @@ def test_it_makes_no_file_in_a_jobdir(shop: Call, tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
-FEED: dict[str, Any] = {"format": "jsonlines", "overwrite": True, "batch_item_count": 9}
+SELECT = "twisted.internet.selectreactor.SelectReactor"
+RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
+
+
+def delivered(**feed: Any) -> dict[str, Any]:
+    """Return settings with a feed. What else may be wrong with one: crawl/test_delivery.py."""
+    return {"BLOOM_REMEMBER": "delivered", "FEEDS": {"items": feed} if feed else {}}
+
+
 PROBLEMS: list[tuple[str, dict[str, Any], str]] = [
     ("settings", {"BLOOM_CAPCITY": 5}, "Did you mean BLOOM_CAPACITY?"),
     ("settings", {"BLOOM_BLOCKS": 7}, "Remove BLOOM_BLOCKS, or choose another BLOOM_KEY"),
@@ -71,32 +81,11 @@ PROBLEMS: list[tuple[str, dict[str, Any], str]] = [
     ("scheduler", {"BLOOM_REMEMBER": "scheduled"}, 'Set it to "crawled", or use JOBDIR'),
     ("scheduler", {"SCHEDULER_FLUSH_ON_START": True}, "forgets all when a worker starts"),
     ("scheduler", {"SCHEDULER": "nowhere.Scheduler"}, "No module named 'nowhere'"),
-    (
-        "reactor",
-        {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
-        "Remove the setting",
-    ),
+    ("reactor", {"TWISTED_REACTOR": SELECT}, "Remove the setting"),
     ("middlewares", {"REDIRECT_ENABLED": False}, "RedirectMiddleware is off"),
-    (
-        "middlewares",
-        {"DOWNLOADER_MIDDLEWARES": {"scrapy.downloadermiddlewares.retry.RetryMiddleware": None}},
-        "RetryMiddleware is off, so a page that fails waits",
-    ),
-    (
-        "feeds",
-        {"BLOOM_REMEMBER": "delivered", "FEEDS": {"items.jsonl": {"format": "jsonlines"}}},
-        "FEED_EXPORT_BATCH_ITEM_COUNT",
-    ),
-    (
-        "feeds",
-        {"BLOOM_REMEMBER": "delivered", "FEEDS": {"items-%(batch_id)d.jsonl": FEED}},
-        "The next run would overwrite",
-    ),
-    (
-        "feeds",
-        {"BLOOM_REMEMBER": "delivered", "FEEDS": {"items": {"format": "unknown"}}},
-        "Scrapy has disabled FEEDS",
-    ),
+    ("middlewares", {"DOWNLOADER_MIDDLEWARES": {RETRY: None}}, "so a page that fails waits"),
+    ("feeds", delivered(format="jsonlines"), "FEED_EXPORT_BATCH_ITEM_COUNT"),
+    ("feeds", delivered(format="unknown"), "Scrapy has disabled FEEDS"),
     ("memory", {"BLOOM_CAPACITY": 10**12, "BLOOM_BLOCKS": 16_384}, "or lower BLOOM_CAPACITY"),
 ]
 
@@ -130,11 +119,8 @@ def test_the_filter_is_used_with_its_addon_unless_another_replaces_it(
 
 
 @pytest.mark.usefixtures("healthy")
-def test_delivered_without_feeds_or_with_batches_is_fine(shop: Call) -> None:
-    own = {**OURS, "BLOOM_REMEMBER": "delivered"}
-    assert shop("doctor", **own).code == 0
-    feeds = {"items/%(batch_time)s-%(batch_id)05d.jsonl": FEED}
-    assert shop("doctor", **own, FEEDS=feeds).code == 0
+def test_delivered_without_feeds_is_fine(shop: Call) -> None:
+    assert shop("doctor", **OURS, **delivered()).code == 0
 
 
 @pytest.mark.usefixtures("healthy")
@@ -156,46 +142,34 @@ def test_a_server_that_evicts_or_keeps_nothing(shop: Call, client: Redis) -> Non
     assert done.out.endswith("3 problems found\n")
 
 
-@pytest.mark.usefixtures("healthy")
-def test_clocks_that_differ(shop: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "CLOCKS", -1)
-    assert states(shop("doctor", "--json", **OURS))["clock"] == "PROBLEM"
-
-
-BEHIND = {"server_time_usec": int(1e6 * (time.time() - 3_600))}
-WRITES = {"rdb_last_bgsave_status": "ok", "aof_last_write_status": "ok", "aof_enabled": 1}
+FINE = {
+    "server_time_usec": int(1e6 * time.time()),
+    "rdb_last_bgsave_status": "ok",
+    "aof_last_write_status": "ok",
+    "aof_enabled": 1,
+    "redis_version": "10.0.1",
+    "role": "master",
+}
 
 
 @pytest.mark.parametrize(
-    ("check", "nodes", "finding"),
+    ("check", "other", "finding"),
     [
-        (doctor.clock, [BEHIND], "differ by"),
-        (
-            doctor.clock,
-            [{"server_time_usec": int(1e6 * time.time())}, BEHIND],
-            "differ by",
-        ),
-        (
-            doctor.persistence,
-            [WRITES, WRITES | {"aof_last_write_status": "err"}],
-            "write to its disk",
-        ),
-        (doctor.persistence, [WRITES, WRITES | {"rdb_last_bgsave_status": "err"}], "write to its"),
-        (doctor.persistence, [WRITES, WRITES | {"aof_enabled": 0}], "appendonly is off"),
-        (
-            doctor.version,
-            [{"redis_version": "10.0.1"}, {"redis_version": "6.2.7"}],
-            "6.2.7 is too old",
-        ),
-        (doctor.server, [{"role": "master"}, {"role": "slave"}], "is a read-only replica"),
+        (doctor.clock, {"server_time_usec": int(1e6 * (time.time() - 3_600))}, "differ by"),
+        (doctor.persistence, {"aof_last_write_status": "err"}, "write to its disk"),
+        (doctor.persistence, {"rdb_last_bgsave_status": "err"}, "write to its disk"),
+        (doctor.persistence, {"aof_enabled": 0}, "appendonly is off"),
+        (doctor.version, {"redis_version": "6.2.7"}, "6.2.7 is too old"),
+        (doctor.server, {"role": "slave"}, "is a read-only replica"),
     ],
 )
 def test_each_node_of_a_cluster_is_checked(
-    check: Callable[[doctor.Facts], str], nodes: list[dict[str, Any]], finding: str
+    check: Callable[[doctor.Facts], str], other: dict[str, Any], finding: str
 ) -> None:
-    state, text = doctor.examine(check, doctor.Facts(get_crawler(), nodes=nodes))
-    assert state == "PROBLEM"
-    assert re.search(finding, text)
+    for nodes in ([FINE | other], [FINE, FINE | other]):
+        state, text = doctor.examine(check, doctor.Facts(get_crawler(), nodes=nodes))
+        assert state == "PROBLEM"
+        assert re.search(finding, text)
 
 
 @pytest.mark.usefixtures("healthy")
@@ -203,29 +177,27 @@ def test_any_window_may_be_too_full(shop: Call, client: Redis) -> None:
     windows = {"1-day": Schedule.of("1 day")}
     bloom = BloomFilter(client, KEY, capacity=100, windows=windows)
     bloom.open()
-    add_to(bloom, "1-day", *(str(number) for number in range(201)))
-    assert "so it has grown. Set BLOOM_CAPACITY = 201 or more" in shop("doctor", **OURS).out
-
-
-@pytest.mark.usefixtures("healthy")
-def test_a_filter_that_has_grown(shop: Call, client: Redis) -> None:
-    BloomFilter(client, KEY, capacity=100).extend(str(number) for number in range(200))
+    add_to(bloom, "1-day", *(str(number) for number in range(200)))
     done = shop("doctor", "--json", **OURS).json["rows"][-1]
     assert (done["state"], done["finding"]) == ("ok", "the newest generation has 200 URLs of 100")
-    BloomFilter(client, KEY).add("another one")
+    add_to(bloom, "1-day", "another one")
     assert "so it has grown. Set BLOOM_CAPACITY = 201 or more" in shop("doctor", **OURS).out
+
+
+@contextmanager
+def limited(server: Server, *rules: str) -> Iterator[dict[str, Any]]:
+    """The server has a user with few permissions; yield settings that use it."""
+    with admin(server, "ACL", "DELUSER", "few") as client:
+        client.execute_command("ACL", "SETUSER", "few", "reset", "on", "nopass", *rules)
+        url = server.url.replace("redis://", "redis://few:x@")
+        yield {**OURS, "BLOOM_REDIS_URL": url}
 
 
 def test_forbidden_commands_are_named(shop: Call, client: Redis, server: Server) -> None:
-    user = ("reset", "on", "nopass", f"~{{{KEY}:*}}:*", "+@all", "-zadd", "-hscan", "-wait")
-    client.execute_command("ACL", "SETUSER", "few", *user)
-    url = server.url.replace("redis://", "redis://few:x@")
-    own = {**OURS, "BLOOM_REDIS_URL": url}
-    try:
+    rules = f"~{{{KEY}:*}}:*", "+@all", "-zadd", "-hscan", "-wait"
+    with limited(server, *rules) as own:
         assert "Use ACL SETUSER to add +hscan +zadd\n" in shop("doctor", **own).out
         assert "add +hscan +zadd +wait\n" in shop("doctor", **own, BLOOM_WAIT_REPLICAS=1).out
-    finally:
-        client.execute_command("ACL", "DELUSER", "few")
 
 
 def test_a_server_that_is_not_there_or_hides_its_facts(
@@ -234,12 +206,8 @@ def test_a_server_that_is_not_there_or_hides_its_facts(
     done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL="redis://127.0.0.1:1")
     assert [states(done)[name] for name in NAMES[6:]] == ["PROBLEM", *["?"] * 7]
     assert "Start it, or correct BLOOM_REDIS_URL" in done.out
-    client.execute_command("ACL", "SETUSER", "few", "reset", "on", "nopass", "~*", "+@all", "-info")
-    try:
-        url = server.url.replace("redis://", "redis://few:x@")
-        done = shop("doctor", "--json", **OURS, BLOOM_REDIS_URL=url)
-    finally:
-        client.execute_command("ACL", "DELUSER", "few")
+    with limited(server, "~*", "+@all", "-info") as own:
+        done = shop("doctor", "--json", **own)
     assert [states(done)[name] for name in NAMES[6:]] == ["ok", "?", "PROBLEM", *["?"] * 4, "ok"]
     assert "the server doesn't tell it" in done.out
     assert "Use ACL SETUSER to add +info" in done.out

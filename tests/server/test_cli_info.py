@@ -67,18 +67,20 @@ def test_pending_and_failed_requests_are_counted(shop: Call, bloom: BloomFilter)
 
 
 def test_all_filters_of_the_server(shop: Call, bloom: BloomFilter, client: Redis) -> None:
-    """With the windows of their last crawls; one that's damaged is told, and left out."""
+    """With the windows of their last crawls; those that can't be read are told, and left out."""
     other = BloomFilter(client, "other:0", window="2 months")
     other.run(other.session.enter("spider"))
     other.add("x")
     BloomFilter(client, "library", window="2 months").add("x")
     client.hset("{broken:0}:ring", "spec", "nonsense")
+    client.hset("{newer:0}:ring", "spec", '{"format": 99}')
     done = shop("info", "--all", "--json")
     assert [one["filter"] for one in done.json["filters"]] == ["library", "other:0", KEY]
     of_library, first, second = done.json["rows"]
     assert (first["urls"], second["urls"], second["forgotten"]) == (1, 0, "never")
     assert of_library["forgotten"] == first["forgotten"] != "never"
     assert "'{broken:0}:ring' can't be used" in done.err
+    assert "'newer' can't be read, because another version" in done.err
     heading, *_ = shop("info", "--all").out.splitlines()
     assert heading.split()[0] == "filter"
 

@@ -16,7 +16,7 @@ from support.filters import assert_expiries
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.cli import output
-from scrapy_bloom.migrate import Migrated, Source, from_seen, from_set, from_urls, migrate
+from scrapy_bloom.migrate import Migrated, Source, from_seen, from_set, migrate
 
 SET = "shop:dupefilter"
 FINGERPRINTER = "scrapy_bloom.migrate.ScrapyRedisFingerprinter"
@@ -178,13 +178,3 @@ def test_an_interruption_leaves_what_is_recorded(
     assert 8_182 < bloom.info().count <= 8_192
     assert shop("migrate", "--from-urls", str(path)).code == 0
     assert count - 20 < bloom.info().count <= count
-
-
-def test_the_library_function_shows_how_far_it_is(client: Redis) -> None:
-    seen = list[int]()
-    lines = [f"https://example.com/{number}".encode() for number in range(20_000)]
-    source = from_urls("lines", lines, len(lines), lambda url: ("default", url.encode()))
-    found = migrate(BloomFilter(client, KEY), source, seen.append)
-    assert seen == [8_192, 16_384, 20_000]
-    assert (found.read, found.skipped, found.missing) == (20_000, 0, 0)
-    assert 19_990 < found.new <= 20_000

@@ -1,28 +1,13 @@
 """``scrapy bloom recrawl``: what it leaves. Crawls: crawl/test_recrawled_urls.py."""
 
-from typing import Any
-
 import pytest
 from redis import Redis
-from scrapy.spiders import CrawlSpider, SitemapSpider
 from support.calls import script_calls
-from support.cli import URLS, Call, claim, claims, fail, fingerprints, give, unchanged
+from support.cli import URLS, Call, claims, fail, fingerprints, give, unchanged
 
 from scrapy_bloom import BloomFilter
 
 URL = URLS[0]
-
-
-class Ruled(CrawlSpider):
-    name = "shop"
-
-    def parse_item(self, response: Any) -> None: ...
-
-
-class Mapped(SitemapSpider):
-    name = "shop"
-
-    def parse(self, response: Any) -> None: ...
 
 
 def test_a_remembered_url_is_left_for_a_worker(
@@ -48,14 +33,6 @@ def test_a_remembered_url_is_left_for_a_worker(
     assert (row["state"], row["reason"]) == ("waiting", None)
 
 
-def test_what_a_worker_has_is_left_to_it(shop: Call, bloom: BloomFilter, client: Redis) -> None:
-    claim(bloom, [URL])
-    with unchanged(client):
-        done = shop("recrawl", URL, "--callback", "parse_item", "--json")
-    assert (done.code, done.json["pending"], done.json["ready"]) == (0, 1, 0)
-    assert done.json["rows"] == [{"state": "pending already", "callback": None, "url": URL}]
-
-
 def test_pages_that_failed_are_ready_now(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """With their own requests, and all their attempts; they're still listed as failed."""
     fail(bloom, URLS[:3])
@@ -74,31 +51,6 @@ def test_pages_that_failed_are_ready_now(shop: Call, bloom: BloomFilter, client:
     assert shop("pending", "--failed", "--json").json["failed"] == 3
     shop("recrawl", URLS[1], "--callback", "parse_item")
     assert claims(client)[URLS[1]][4]["callback"] == "parse_item"
-
-
-def test_requests_that_could_not_be_saved_are_told_and_are_new_again(
-    shop: Call, bloom: BloomFilter, client: Redis
-) -> None:
-    fail(bloom, URLS[:2])
-    for key in client.keys("*:claims:*"):
-        for field, value in client.hgetall(key).items():
-            client.hset(key, field, value.decode().partition("{")[0])
-    done = shop("recrawl", "--failed")
-    assert done.out.endswith(". 2 requests couldn't be saved, so their pages yield them again\n")
-    assert "0 URLs will be crawled" in done.out
-    assert not client.keys("*:claims:*")
-
-
-@pytest.mark.usefixtures("bloom")
-def test_spiders_of_other_kinds(shop: Call) -> None:
-    """Without a method parse, the callback has to be named."""
-    for spider, options, code in (
-        (Ruled, "", 2),
-        (Ruled, "--callback parse", 2),
-        (Ruled, "--callback parse_item", 0),
-        (Mapped, "", 0),
-    ):
-        assert shop("recrawl", URL, *options.split(), spiders=(spider,)).code == code
 
 
 def test_thousands_of_urls_take_few_round_trips(

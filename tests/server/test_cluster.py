@@ -17,15 +17,11 @@ from scrapy_bloom.bloom.client.connect import connect
 URLS = [f"https://example.com/{i}" for i in range(1_000)]
 
 
-def test_it_grows_counts_and_is_cleared(cluster: redis.RedisCluster) -> None:
+def test_it_grows_and_is_deleted(cluster: redis.RedisCluster) -> None:
     bloom = BloomFilter(cluster, "shop", capacity=500, error_rate=1e-9)
     assert bloom.add_many(URLS) == [True] * 1_000
     assert BloomFilter(cluster, "shop").add_many(URLS) == [False] * 1_000
     assert len(bloom) == 1_000
-    assert "another" not in bloom
-    bloom.clear()
-    assert len(bloom) == 0
-    assert bloom.add_many(URLS) == [True] * 1_000
     bloom.delete()
     assert not [*cluster.scan_iter("*")]
 
@@ -40,15 +36,6 @@ def test_any_node_that_answers_is_enough(
         connect(f"redis+cluster://u:{SECRET}@127.0.0.1:{free_port()}")
     with refused("isn't a cluster. Use redis://host:port"):
         connect(f"redis+cluster://127.0.0.1:{server.port}")
-
-
-def test_one_node_of_a_cluster_is_no_server_of_its_own(
-    cluster: redis.RedisCluster, nodes: list[Server]
-) -> None:
-    with closing(connect(nodes[0].url)) as connection:
-        bloom = BloomFilter(connection.client, "shop", blocks=16)
-        with refused("is a cluster's node. Use redis+cluster://host:port"):
-            bloom.add_many(URLS)
 
 
 def test_its_blocks_are_on_all_nodes_and_its_name_is_given_to_them(

@@ -8,7 +8,7 @@ from redis import Redis
 from support.clock import MovedServer
 from support.filters import rings
 
-from scrapy_bloom import BloomFilter, ConfigurationError
+from scrapy_bloom import BloomFilter
 
 pytestmark = pytest.mark.each_server(others="slow")
 
@@ -100,11 +100,3 @@ def test_generations_are_counted_and_discarded_from_apart(moved: MovedServer) ->
         assert (discard(one, "a", 4), len(two)) == (3, 501)
         moved.move(2 * 86_400)
         assert (two.discard("b"), "b" in one, len(one)) == (False, False, 500)
-
-
-def test_nothing_is_discarded_from_a_filter_that_does_not_count(client: Redis) -> None:
-    plain = connect(client, counting=None)
-    plain.add("a")
-    with pytest.raises(ConfigurationError, match="Only a filter with `counting` = True can"):
-        plain.discard("a")
-    assert "a" in plain

@@ -41,18 +41,6 @@ def test_a_deleted_filter_leaves_nothing_and_no_other_key_goes(client: Redis, ke
     assert stored(client) == before
 
 
-def test_a_filter_that_has_grown_and_is_used_goes_and_is_created_again(client: Redis) -> None:
-    bloom, user = (small(client, capacity=10, blocks=3) for _ in range(2))
-    user.extend(URLS)
-    before = user.open()
-    bloom.delete()
-    assert stored(client) == set()
-    assert user.add_many(URLS) == [True] * 1000
-    assert user.open().seeds == before.seeds, "who has it open keeps its seeds"
-    bloom.delete()
-    assert small(client).open().seeds != before.seeds
-
-
 @pytest.mark.parametrize("is_used", [False, True])
 def test_a_deletion_that_was_interrupted_or_whose_filter_is_used_can_be_repeated(
     client: Redis, is_used: bool

@@ -13,7 +13,6 @@ from scipy import stats
 from support.clock import MovedServer
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model import spec
 from scrapy_bloom.bloom.model.sizing import optimal_hashes
 
 RATE, DAY = 0.02, 86_400
@@ -46,18 +45,6 @@ def test_a_full_filter_has_half_of_its_rate_and_one_that_has_grown_less_than_all
     assert 0.5 * RATE < measure(bloom, 40_000) < RATE
 
 
-def test_a_filter_that_has_grown_past_its_largest_bitmap_keeps_its_rate(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spec, "MAX_GROWN_BITS", 1 << 14)
-    options: dict[str, Any] = {"capacity": 400, "error_rate": RATE, "seeds": fixed_seeds(8)}
-    bloom = BloomFilter(client, "rate", blocks=1, **options)
-    bloom.extend(f"https://example.com/page/{i}" for i in range(15_000))
-    bitmaps = [client.strlen(key) for key in client.keys("*:default:*")]
-    assert bitmaps.count(1 << 11) == len(bitmaps) - 2 > 10
-    assert 0.3 * RATE < measure(bloom, 40_000) < RATE
-
-
 @pytest.mark.parametrize("ring", ["write-newest", "write-all"])
 def test_six_generations_that_have_grown_keep_within_one_error_rate(
     moved: MovedServer, ring: str
@@ -73,10 +60,3 @@ def test_six_generations_that_have_grown_keep_within_one_error_rate(
         generations = bloom.info().windows["default"].generations
         assert (len(generations), generations[-1].layers) == (6, 4 if ring == "write-newest" else 7)
         assert 0.2 * RATE < measure(bloom, 25_000) < RATE
-
-
-def test_counters_have_the_rate_of_bits(client: Redis) -> None:
-    options: dict[str, Any] = {"capacity": 5_000, "error_rate": RATE, "seeds": fixed_seeds(6)}
-    bloom = BloomFilter(client, "rate", counting=True, blocks=1, **options)
-    bloom.extend(f"https://example.com/page/{i}" for i in range(5_000))
-    assert 0.2 * RATE < measure(bloom, 40_000) < 0.7 * RATE

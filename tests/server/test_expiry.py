@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support.cli import URLS, Call, claim, fail, fingerprints, give, in_shop
+from support.cli import URLS, Call, claim, fail, fingerprints, in_shop
 from support.clock import MovedServer
 from support.filters import add_to, assert_expiries, at_round, fields, small, with_windows
 
@@ -29,13 +29,11 @@ class Use:
     def __init__(self, client: Redis, window: str, server: MovedServer, shop: Call) -> None:
         self.client, self.window, self.server, self.shop = client, window, server, shop
         self.bloom = self.filter()
+        self.run = self.bloom.run
         self.claims = in_shop(self.bloom)
 
     def filter(self, key: str = "shop:bloom", **options: Any) -> BloomFilter:
         return small(self.client, key, blocks=2, **{"window": self.window, **options})
-
-    def run(self, operation: Any) -> Any:
-        return self.bloom.run(operation)
 
     def claimed(self) -> BloomFilter:
         """Claim URLs for the worker w1."""
@@ -46,25 +44,10 @@ class Use:
         settings = {"BLOOM_REDIS_URL": self.server.unix_url, "BLOOM_RECRAWL_AFTER": self.window}
         assert self.shop(*arguments, **settings).code == 0
 
-    def take(self) -> None:
-        self.claimed()
-        page = self.run(self.claims.scan({0: "0"}))[0][2]
-        assert self.run(self.claims.take(0, page, "w2", "n"))
-
-    def leave(self) -> None:
-        self.claimed()
-        page = self.run(self.claims.scan({0: "0"}))[0][2]
-        assert self.run(self.claims.leave(0, page)) == 0
-
     def lose(self, key: str) -> BloomFilter:
         self.bloom.extend(URLS)
         assert self.client.delete(key)
         return self.bloom
-
-    def file(self) -> None:
-        self.bloom.extend(URLS)
-        self.bloom.save("file")
-        self.filter("other").load("file")
 
     def rotate(self, *days: int) -> None:
         for number in days:
@@ -74,45 +57,32 @@ class Use:
 
 
 OPERATIONS: dict[str, Callable[[Use], object]] = {
-    "open": lambda use: use.bloom.open(),
     "add": lambda use: use.bloom.add("a"),
     "grow": lambda use: use.filter("other", capacity=9).extend(URLS),
     "write all": lambda use: use.filter("other", ring="write-all", capacity=9).extend(URLS),
     "count": lambda use: use.filter("other", counting=True).add_many(["a", "a"]),
     "discard": lambda use: use.filter("other", counting=True).discard("a"),
-    "look up": lambda use: use.bloom.contains(["a"]),
     "note": lambda use: use.run(use.bloom.session.enter("other")),
-    "note in a lost ring": lambda use: use.run(use.lose(RING).session.enter("other")),
     "find a ring lost": lambda use: use.lose(RING).extend(URLS),
     "find a bitmap lost": lambda use: use.lose(use.bloom.keys()[0]).extend(URLS),
     "rotate": lambda use: use.rotate(20, 20, 40),
-    "come back late": lambda use: use.rotate(900),
     "clear a window": lambda use: (use.bloom.extend(URLS), use.bloom.clear("default")),
     "clear all": lambda use: (use.bloom.extend(URLS), use.bloom.clear()),
-    "copy": lambda use: (use.bloom.extend(URLS), use.bloom.copy("other")),
-    "unite": lambda use: (use.bloom.extend(URLS), use.bloom.union(use.bloom, "other")),
-    "save and load": lambda use: use.file(),
     "claim": lambda use: use.claimed(),
     "keep": lambda use: use.run(use.claims.keep([NewClaim(KEYS[0], "n", "{}")], "w1")),
     "crawl again": lambda use: use.run(use.claims.again({(0, "aa"): "{}"})),
     "fail": lambda use: fail(use.bloom, URLS),
     "fail a lost claim": lambda use: use.run(use.claims.wait([NewClaim(KEYS[0], "why", "{}")])),
-    "leave": lambda use: use.leave(),
-    "release": lambda use: use.claimed().run(use.claims.settle(KEYS[:9], ["w1"])),
     "confirm": lambda use: use.claimed().run(use.claims.confirm(KEYS[:9], ["w1"])),
-    "take": lambda use: use.take(),
-    "hold": lambda use: use.claimed().run(use.claims.hold(KEYS, "w2")),
     "give": lambda use: use.claimed().run(use.claims.give(KEYS, "w1", "group", 2)),
-    "receive": lambda use: (OPERATIONS["give"](use), use.run(use.claims.receive("group"))),
     "beat": lambda use: use.run(use.claims.beat("w1", 60)),
     "be idle": lambda use: use.run(use.claims.beat("w1", 60, is_idle=True)),
     "end": lambda use: (OPERATIONS["beat"](use), use.run(use.claims.beat("w2", 0))),
     "wait": lambda use: use.bloom.wait(0, 1),
     "the command recrawl": lambda use: use.call("recrawl", URLS[0]),
     "the command clear": lambda use: use.call("clear", "--yes"),
-    "the command migrate": lambda use: use.call("migrate", "--from-urls", "-"),
 }
-CLAIMING = "claim", "keep", "crawl again", "fail a lost claim", "leave", "the command recrawl"
+CLAIMING = "claim", "keep", "crawl again", "fail a lost claim", "the command recrawl"
 #: What some of them write, so that it's known to be looked at.
 WRITTEN = dict.fromkeys(CLAIMING, ":claims:")
 WRITTEN |= {"give": ":shares:", "beat": ":workers:", "be idle": ":workers:", "wait": ":wait"}
@@ -121,13 +91,8 @@ WRITTEN |= {"give": ":shares:", "beat": ":workers:", "be idle": ":workers:", "wa
 @pytest.mark.parametrize("window", ["2 months", "never"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_each_key_expires_with_a_window_and_without_one_stays(
-    moved: MovedServer,
-    shop: Call,
-    monkeypatch: pytest.MonkeyPatch,
-    operation: str,
-    window: str,
+    moved: MovedServer, shop: Call, operation: str, window: str
 ) -> None:
-    give(monkeypatch, URLS[0].encode())
     with moved.client() as client:
         OPERATIONS[operation](Use(client, window, moved, shop))
         names = [name.decode() for name in client.scan_iter()]

@@ -9,11 +9,10 @@ import pytest
 from redis import Redis
 from support.filters import KEY, URLS, at_round, fields, rings
 from support.filters import small as small_filter
-from support.outages import full, replica
+from support.outages import replica
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
-from scrapy_bloom.bloom.errors import ServerFullError
 
 pytestmark = pytest.mark.each_server
 small = partial(small_filter, blocks=16)
@@ -151,17 +150,6 @@ def test_a_ring_that_changes_all_the_time_is_an_error_and_not_a_hang(client: Red
 
 
 # -- servers that refuse --
-
-
-def test_out_of_memory_says_so_and_records_nothing(server: Server, client: Redis) -> None:
-    bloom = small(client)
-    bloom.add("b")
-    with full(server):
-        assert "b" in bloom
-        with pytest.raises(ServerFullError, match="out of memory. Raise its maxmemory"):
-            bloom.add_many(URLS)
-        assert bloom.info().count == 1
-    assert bloom.add_many(URLS) == [True] * 1000
 
 
 @pytest.mark.parametrize("counting", [False, True])

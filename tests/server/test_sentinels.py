@@ -44,15 +44,6 @@ async def awaited_until_it_works(call: Callable[[], Awaitable[object]]) -> None:
             return
 
 
-def test_both_clients_use_the_primary(watched: Watched) -> None:
-    use(watched.url())
-    with closing(connect(watched.url())) as connection:
-        assert connection.label == watched.url()
-        bloom = BloomFilter(connection.client, "k")
-        with watched.servers[0].client() as client:
-            assert bloom.transport.server_id() == client.info("server")["run_id"]
-
-
 def test_sentinels_that_are_of_no_use(watched: Watched) -> None:
     unknown = "has no Sentinel that knows the primary. Check the service's name"
     with refused("/other", unknown):

@@ -208,28 +208,8 @@ def test_files(moved: MovedServer, tmp_path: Path) -> None:
 
 def test_requests() -> None:
     """Other values of ``meta``, and so on, are in ``unit/test_request_values.py``."""
-    request = Request(
-        url=URL,
-        callback=SPIDER.parse,
-        errback=SPIDER.failed,
-        method="POST",
-        headers={"A": ["b", b"\xff"]},
-        body=b"\xff",
-        cookies={"c": "d"},
-        meta={"a": "b"},
-        encoding="latin-1",
-        priority=-3,
-        dont_filter=True,
-        flags=["f"],
-        cb_kwargs={"k": 1},
-    )
-    recorded = {
-        "url": URL,
-        "callback": "parse",
-        "errback": "failed",
+    as_given: dict[str, Any] = {
         "method": "POST",
-        "headers": [["A", "b", "\xff"]],
-        "body": {"bytes": "\xff"},
         "cookies": {"c": "d"},
         "meta": {"a": "b"},
         "encoding": "latin-1",
@@ -237,6 +217,18 @@ def test_requests() -> None:
         "dont_filter": True,
         "flags": ["f"],
         "cb_kwargs": {"k": 1},
+    }
+    headers, body = {"A": ["b", b"\xff"]}, b"\xff"
+    request = Request(
+        URL, SPIDER.parse, errback=SPIDER.failed, headers=headers, body=body, **as_given
+    )
+    recorded = {
+        "url": URL,
+        "callback": "parse",
+        "errback": "failed",
+        "headers": [["A", "b", "\xff"]],
+        "body": {"bytes": "\xff"},
+        **as_given,
     }
     assert_recorded(json.loads(dump(request, SPIDER)), recorded)
     request = JsonRequest(URL, callback=NO_CALLBACK)
@@ -282,29 +274,15 @@ def make_other(client: Redis, value: object = FORMAT + 1) -> None:
     client.hset(RING, "spec", json.dumps({**spec, "format": value, "seeds": "as that has them"}))
 
 
-@pytest.mark.parametrize("value", OTHERS, ids=lambda value: str(value)[:9])
-def test_another_format_is_named_with_the_fix(client: Redis, value: object) -> None:
-    fill(client)
-    make_other(client, value)
-    says = "The filter 'shop:bloom' can't be read, because another version of scrapy-bloom wrote it"
-    fix = "Use that version, or choose another `key`"
-    with pytest.raises(FilterMismatchError) as caught, unchanged(client):
-        BloomFilter(client, KEY).open()
-    assert str(caught.value) == f"{says} (format {value!r:.20}, not {FORMAT}). {fix}"
-
-
 @pytest.mark.parametrize(
     "use",
     [
         lambda bloom: bloom.add("a"),
         lambda bloom: bloom.contains(["a"]),
         lambda bloom: bloom.info(),
-        lambda bloom: bloom.keys(),
         lambda bloom: bloom.clear(),
-        lambda bloom: bloom.clear("default"),
         lambda bloom: bloom.delete(),
         lambda bloom: bloom.copy("copy"),
-        lambda bloom: bloom.approx_len(),
         lambda bloom: bloom.save("never-written"),
         lambda bloom: bloom.run(Claims(bloom.session, "shop").keep([CLAIM], "w1")),
     ],
@@ -358,14 +336,6 @@ def test_commands_name_the_setting(
     make_other(client)
     with unchanged(client):
         shop(*arguments).refused("Use that version, or choose another BLOOM_KEY")
-
-
-def test_info_of_all_filters_leaves_it_out(shop: Call, bloom: BloomFilter, client: Redis) -> None:
-    BloomFilter(client, "other").open()
-    make_other(client)
-    done = shop("info", "--all", "--json")
-    assert [one["filter"] for one in done.json["filters"]] == ["other"]
-    assert "'shop:bloom' can't be read" in done.err
 
 
 def test_doctor_blames_the_settings(shop: Call, bloom: BloomFilter, client: Redis) -> None:

@@ -106,20 +106,6 @@ def test_no_fault_keeps_an_operation_beyond_its_time(
     works(bloom, "at last")
 
 
-def test_round_trips_that_come_just_in_time_do_not_add_up(bloom: BloomFilter, proxy: Proxy) -> None:
-    """Within the time-out, but not four times."""
-
-    def steps() -> Any:
-        while True:
-            yield [PING]
-
-    proxy.fault = Fault(Kind.DELAY, seconds=TIMEOUT / 3)
-    before = bloom.transport.round_trips
-    with failing(LATE):
-        bloom.transport.run(steps(), TIMEOUT)
-    assert 1 <= bloom.transport.round_trips - before <= 4
-
-
 def test_tls(tls_server: TLSServer) -> None:
     with Proxy(tls_server.port) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}?ssl_cert_reqs=none&ssl_check_hostname=false"
