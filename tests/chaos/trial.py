@@ -196,7 +196,7 @@ class Trial:
                 retry_failed(settings, bloom)
             self._crawl_until_quiet(site, bloom, settings)
         self._outcome.compare(Harvest.read(plain), Harvest.read(bloom))
-        self._outcome.count_again([page for page in site.fetches if page != START])
+        self._outcome.count_again([one.path for one in site.fetches if one.path != START])
         return self._outcome
 
     def _settings(self, directory: Path) -> dict[str, object]:
@@ -265,7 +265,7 @@ class Trial:
             crew = self._crew(site, directory, settings, 1)
             crew.end()
             self._outcome.wrong += crew.wrong
-            is_quiet = set(site.fetches[before:]) <= {START}
+            is_quiet = {one.path for one in site.fetches[before:]} <= {START}
             if is_quiet and not self._stand.count_claims():
                 return
         self._outcome.wrong.append(f"{self._stand.count_claims()} pages are still pending")
