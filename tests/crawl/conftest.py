@@ -18,13 +18,6 @@ from scrapy_bloom.crawl import outage
 
 
 @pytest.fixture
-def own_server(any_binary: str) -> Iterator[Server]:
-    """A server of the test's own."""
-    with Server(any_binary) as server:
-        yield server
-
-
-@pytest.fixture
 def lasting_server(any_binary: str) -> Iterator[Server]:
     """A server of the test's own that loses nothing when it is killed."""
     with Server(any_binary, *LASTING) as server:

@@ -21,6 +21,8 @@ from support.polling import until
 
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
+#: What a cluster's node says of others that it can't reach, or doesn't know yet.
+ILL = {"fail", "fail?", "handshake", "noaddr"}
 #: Seconds a server gets to answer its first PING.
 START_TIMEOUT = 20.0
 
@@ -168,9 +170,11 @@ def wait_for_cluster(servers: Sequence[Server]) -> None:
 
 
 def is_whole(client: redis.Redis, count: int) -> bool:
-    """Return whether a node knows all nodes, and that they have all slots."""
+    """Return whether a node takes all nodes for well, and they have all slots."""
     state: str = client.cluster("INFO")["cluster_state"]
-    return state == "ok" and len(client.cluster("NODES")) == count
+    nodes = client.cluster("NODES").values()
+    ill = any({*node["flags"].split(",")} & ILL for node in nodes)
+    return state == "ok" and len(nodes) == count and not ill
 
 
 def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:
