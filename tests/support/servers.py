@@ -70,10 +70,9 @@ class Server:
     Args:
         binary: path of ``valkey-server`` or ``redis-server``.
         options: further command-line options, for example ``"--requirepass", "secret"``.
-        env: further environment variables of the process.
     """
 
-    def __init__(self, binary: str, *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, binary: str, *options: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="bloom-test-"))
         self.socket = self.directory / "s"
         self.port = free_port()
@@ -81,7 +80,7 @@ class Server:
         self.unix_url = f"unix://{self.socket}"
         self.options = options
         self.binary = binary
-        self.env = {**os.environ, **(env or {})}
+        self.env = dict(os.environ)
         self.start()
 
     def command(self) -> list[str]:
