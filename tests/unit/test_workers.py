@@ -40,9 +40,6 @@ def test_an_entry_is_read_back() -> None:
     "entry",
     [
         "",
-        "w-1",
-        "w-1 here 7 99",
-        "w-1 here 7 99 -",
         "w-1 here 7 99 - -",
         "w-1 here 7 99 - - 60 more",
         "w-1 here seven 99 - - 60",
