@@ -58,19 +58,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, kinds, indirect=True, scope="session")
 
 
-def binary_for(request: pytest.FixtureRequest) -> str:
-    """Return the binary of the server that a fixture is for."""
-    preferred = preferred_kind()
-    return SERVERS[getattr(request, "param", preferred)]
-
-
-def preferred_kind() -> str:
-    """Return the kind of server that tests run on which run on one."""
-    if not SERVERS:
-        pytest.fail(f"no {' and no '.join(MISSING)} server on this machine")
-    return next(iter(SERVERS))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def nursery_closed() -> Iterator[None]:
     """Crawlers are forked from one process, which ends with this one."""
@@ -111,16 +98,26 @@ def start_once() -> Iterator[StartOnce]:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest, start_once: StartOnce) -> Server:
+def server(request: pytest.FixtureRequest, start_once: StartOnce, any_binary: str) -> Server:
     """A running server: the preferred kind, or each kind in turn where `each_server` is marked."""
-    running: Server = start_once(Server, binary_for(request))
+    kind = getattr(request, "param", "")
+    running: Server = start_once(Server, SERVERS.get(kind, any_binary))
     return running
 
 
 @pytest.fixture(scope="session")
 def any_binary() -> str:
     """The binary of whichever server is there, for tests that need a server of their own."""
-    return SERVERS[preferred_kind()]
+    if not SERVERS:
+        pytest.fail(f"no {' and no '.join(MISSING)} server on this machine")
+    return next(iter(SERVERS.values()))
+
+
+@pytest.fixture
+def own_server(any_binary: str) -> Iterator[Server]:
+    """A server of the test's own."""
+    with Server(any_binary) as server:
+        yield server
 
 
 @pytest.fixture
@@ -149,12 +146,15 @@ def cluster(nodes: list[Server]) -> Iterator[redis.RedisCluster]:
 
 
 @pytest.fixture(scope="session")
-def moved_server(request: pytest.FixtureRequest, start_once: StartOnce) -> MovedServer:
+def moved_server(
+    request: pytest.FixtureRequest, start_once: StartOnce, any_binary: str
+) -> MovedServer:
     """The server behind ``moved``; where there can be none, CI fails."""
     reason = why_not()
     if reason:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    running: MovedServer = start_once(MovedServer, binary_for(request))
+    kind = getattr(request, "param", "")
+    running: MovedServer = start_once(MovedServer, SERVERS.get(kind, any_binary))
     return running
 
 
@@ -165,13 +165,6 @@ def moved(moved_server: MovedServer) -> MovedServer:
     with moved_server.client() as client:
         client.flushall()
     return moved_server
-
-
-@pytest.fixture
-def redis_url(any_binary: str) -> Iterator[str]:
-    """The address of a server of the test's own."""
-    with Server(any_binary) as server:
-        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from support.proxy import Fault, Kind, Proxy
 from support.replicas import Group, Node, Shard, start_replicated_cluster
 from support.sentinels import SERVICE, Watched, start_sentinels
 from support.servers import LASTING, Server
+from support.workers import claimed
 
 SERVER, CLUSTER, SENTINEL = "server", "cluster", "sentinel"
 #: What a network does to requests and replies for a while.
@@ -66,11 +67,7 @@ class Stand:
 
     def count_claims(self) -> int:
         """Return how many requests are pending, also those that failed."""
-        count = 0
-        for server in self.primaries:
-            with server.client() as client:
-                count += sum(client.hlen(key) for key in client.scan_iter("*:claims:*"))
-        return count
+        return sum(map(claimed, self.primaries))
 
     @contextmanager
     def outage(self, name: str, rng: Random) -> Iterator[None]:

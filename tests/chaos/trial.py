@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,6 @@ from chaos.stand import STANDS, Stand
 CONCURRENCY, BATCH = 4, 5
 #: Seconds between heartbeats: a worker that is silent for twice as long counts as dead.
 HEARTBEAT = 2
-#: Pages that a kill leaves to be fetched again at most: those under way, and what is crawled in the
-#: last 2 ms, which may be a quarter of a second on a busy machine.
-PER_KILL = CONCURRENCY + 8
-#: Pages whose items wait for a file, and for one that is being stored.
-PER_FEED = 2 * BATCH
 #: Pages that are fetched before the schedule begins.
 FIRST = 10
 #: Runs after the schedule, of which the last one has to find nothing to do.
@@ -132,29 +127,10 @@ class Outcome:
         if found.pages - plain.pages or found.items - plain.items:
             self.wrong.append("plain Scrapy gets less")
 
-    def count_again(self, fetches: Sequence[str]) -> None:
-        """Note how many pages were fetched again, and whether these are too many."""
-        self.again, most = len(fetches) - len(set(fetches)), self.most_again
-        if most is not None and self.again > most:
-            self.wrong.append(f"at most {most} may be fetched again")
-
     @property
     def has_failed(self) -> bool:
         """Whether a promise is broken."""
         return bool(self.missing_pages or self.missing_items or self.wrong)
-
-    @property
-    def most_again(self) -> int | None:
-        """How many pages may be fetched again; None where there is no such bound.
-
-        There is none after an outage. Nor is there one after a worker with a queue on disk was
-        stopped, because the others pick up its requests, and it crawls them again when it resumes.
-        """
-        is_resumed = self.schedule.queue == "JOBDIR" and "SIGINT" in self.struck
-        if set(self.struck) - SIGNALS.keys() or is_resumed:
-            return None
-        kills = sum(event != "SIGINT" for event in self.struck)
-        return kills * (PER_KILL + PER_FEED * (self.schedule.remember == DELIVERED))
 
     def __str__(self) -> str:
         one = self.schedule
@@ -196,7 +172,8 @@ class Trial:
                 retry_failed(settings, bloom)
             self._crawl_until_quiet(site, bloom, settings)
         self._outcome.compare(Harvest.read(plain), Harvest.read(bloom))
-        self._outcome.count_again([page for page in site.fetches if page != START])
+        fetches = [one.path for one in site.fetches if one.path != START]
+        self._outcome.again = len(fetches) - len(set(fetches))
         return self._outcome
 
     def _settings(self, directory: Path) -> dict[str, object]:
@@ -265,7 +242,7 @@ class Trial:
             crew = self._crew(site, directory, settings, 1)
             crew.end()
             self._outcome.wrong += crew.wrong
-            is_quiet = set(site.fetches[before:]) <= {START}
+            is_quiet = {one.path for one in site.fetches[before:]} <= {START}
             if is_quiet and not self._stand.count_claims():
                 return
         self._outcome.wrong.append(f"{self._stand.count_claims()} pages are still pending")

@@ -1,13 +1,11 @@
 """Fixtures of several files: servers to stop, and dupefilters."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
-from support.clock import FrozenServer, MovedServer
 from support.dupefilters import Make
 from support.odd_site import LabOf, labs
 from support.servers import LASTING, Server
@@ -18,24 +16,10 @@ from scrapy_bloom.crawl import outage
 
 
 @pytest.fixture
-def own_server(any_binary: str) -> Iterator[Server]:
-    """A server of the test's own."""
-    with Server(any_binary) as server:
-        yield server
-
-
-@pytest.fixture
 def lasting_server(any_binary: str) -> Iterator[Server]:
     """A server of the test's own that loses nothing when it is killed."""
     with Server(any_binary, *LASTING) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def frozen_server(moved_server: MovedServer, start_once: Any) -> FrozenServer:
-    """A server whose clock stands still between two moves."""
-    server: FrozenServer = start_once(FrozenServer, moved_server.binary)
-    return server
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_both_ends_of_redirects_are_recorded_if_they_lead_to_a_page(lab_of: LabO
             moved("/cookies", cookie="second=1"),
             page("/from-cookies"),
         ),
-        "/meta": Reply(refresh="/meta-end"),
+        "/meta": Reply(text='<meta http-equiv="refresh" content="0;url=/meta-end">'),
         "/to-start": moved("/"),
         "/to-offsite": moved(f"{lab.site.offsite}/other"),
         "/to-forbidden": moved("/forbidden"),

@@ -1,7 +1,9 @@
 """Scrapy's commands that are no crawl read and write nothing, whatever is pending and set."""
 
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support.lab_commands import Called
@@ -70,7 +72,8 @@ def scrapy(
     lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
     (directory / "project_settings.py").write_text("".join(lines))
     (directory / "odd_spider.py").write_text(SPIDER.format(body=body, url=lab.site.url))
-    done = Called(*lab.nursery.run([*arguments], directory, environment={"BROWSER": "true"}))
+    with patch.dict(os.environ, BROWSER="true"):
+        done = Called(*lab.nursery.run([*arguments], directory))
     assert "Traceback" not in done.err, done.err
     assert contents(lab) == stored
     assert not {path for path in lab.site.hits() - before if path not in ("/", "/robots.txt")}

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.clock import FrozenServer
+from support.clock import MovedServer
 from support.loops import eventually, in_loop
 from support.odd_site import LabOf, page
 from support.outages import struck
@@ -34,16 +34,16 @@ def test_a_crawl_fetches_a_page_again_when_its_window_is_over(lab_of: LabOf) -> 
 
 
 @pytest.fixture
-def frozen(frozen_server: FrozenServer) -> FrozenServer:
+def frozen(moved_server: MovedServer) -> MovedServer:
     """It's empty, and the window of an hour is over in some seconds."""
-    with frozen_server.client() as client:
+    with moved_server.client() as client:
         client.flushall()
-    frozen_server.set_time(500_000 * HOUR - SECONDS)
-    return frozen_server
+    moved_server.set_time(500_000 * HOUR - SECONDS)
+    return moved_server
 
 
 @in_loop
-async def test_what_a_process_knows_is_new_again_after_the_rotation(frozen: FrozenServer) -> None:
+async def test_what_a_process_knows_is_new_again_after_the_rotation(frozen: MovedServer) -> None:
     """What it has crawled, what others have, and what it found in an outage."""
     own, others, late = 0, 1, 2
     window: dict[str, Any] = {"BLOOM_RECRAWL_AFTER": "1 hour", "BLOOM_ROTATE_EVERY": "1 hour"}

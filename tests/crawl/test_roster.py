@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.cli import KEY, URLS, claim, claims, fail
-from support.clock import FrozenServer
+from support.clock import MovedServer
 from support.loops import eventually, in_loop
 from support.servers import Server
 from support.workers import Worker as Crawler
@@ -168,15 +168,15 @@ def schedule_with(crawler: Crawler) -> Any:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_two_failed_pages_the_first_one_is_retried_first_and_the_second_later(
-    frozen_server: FrozenServer, clock: Clock, order: tuple[int, int]
+    moved_server: MovedServer, clock: Clock, order: tuple[int, int]
 ) -> None:
     first, second = (URLS[number] for number in order)
 
     @in_loop
     async def retry() -> None:
-        with frozen_server.client() as client:
+        with moved_server.client() as client:
             client.flushall()
-            async with Crawler(frozen_server.url, **FAR) as crawler:
+            async with Crawler(moved_server.url, **FAR) as crawler:
                 slot, (_, left) = schedule_with(crawler), recovery_of(crawler)
                 left.is_next = True
                 bloom = BloomFilter(client, KEY)
@@ -188,7 +188,7 @@ def test_of_two_failed_pages_the_first_one_is_retried_first_and_the_second_later
                         pass
                     assert holds(slot, retried)
                     assert left.next_due - clock.now == pytest.approx(due)
-                    frozen_server.move(pause)
+                    moved_server.move(pause)
                     clock.now += pause
                 await left.free()
                 assert await left.pick_up()
@@ -198,22 +198,22 @@ def test_of_two_failed_pages_the_first_one_is_retried_first_and_the_second_later
 
 
 def test_a_run_retries_each_failed_page_when_it_may(
-    frozen_server: FrozenServer, clock: Clock
+    moved_server: MovedServer, clock: Clock
 ) -> None:
     """It has nothing else to do, and was told when it opened that both wait."""
 
     @in_loop
     async def retry() -> None:
-        with frozen_server.client() as client:
+        with moved_server.client() as client:
             client.flushall()
             bloom = BloomFilter(client, KEY)
             fail(bloom, URLS[:1], 100)
             fail(bloom, URLS[1:2], 500)
-            async with Crawler(frozen_server.url, BLOOM_HEARTBEAT=1) as crawler:
+            async with Crawler(moved_server.url, BLOOM_HEARTBEAT=1) as crawler:
                 slot = schedule_with(crawler)
                 crawler.crawl.may_close()
                 for pause, retried in ((100, URLS[:1]), (400, URLS[:2])):
-                    frozen_server.move(pause)
+                    moved_server.move(pause)
                     clock.now += pause
                     await eventually(partial(holds, slot, retried))
 

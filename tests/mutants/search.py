@@ -51,21 +51,11 @@ def find_anew(mutant: Mutant) -> str:
 
 
 def files_for(mutant: Mutant) -> list[str]:
-    """Return all files of tests: first those that import the file or are named after it.
-
-    Those that mention it come next.
-    """
-    name = Path(mutant.file).stem
-    module = ".".join(("scrapy_bloom", *Path(mutant.file).with_suffix("").parts))
-
-    def place(path: Path) -> tuple[bool, bool, int, str]:
-        text = path.read_text("utf-8")
-        is_about = f"{module} " in text or name in path.stem
-        is_named = re.search(rf"\b{name}\b", text) is not None
-        return not is_about, not is_named, FOLDERS.index(path.parent.name), path.name
-
-    found = [path for folder in FOLDERS for path in (TESTS / folder).glob("test_*.py")]
-    return [str(path.relative_to(TESTS)) for path in sorted(found, key=place)]
+    """Return all files of tests, first those that mention the file or are named after it."""
+    name = re.compile(rf"\b{Path(mutant.file).stem}\b|/test_{Path(mutant.file).stem}")
+    found = [path for folder in FOLDERS for path in sorted((TESTS / folder).glob("test_*.py"))]
+    found.sort(key=lambda path: name.search(f"{path}{path.read_text('utf-8')}") is None)
+    return [str(path.relative_to(TESTS)) for path in found]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 import scrapy
 from support.clock import why_not
 
-from mutants.search import files_for, find
+from mutants.search import find
 from mutants.table import MUTANTS, Mutant, mutated, of_day
 
 
@@ -46,17 +46,3 @@ def test_all_fast_ones_come_up_within_some_days_and_each_day_has_others() -> Non
     chosen = [of_day(date(2026, 12, 28) + timedelta(day), 10) for day in range(days)]
     assert sorted(one for day in chosen for one in day) == sorted(fast)
     assert all(9 <= len(day) <= 10 for day in chosen)
-
-
-@pytest.mark.parametrize(
-    ("file", "first"),
-    [
-        ("crawl/writer.py", "crawl/test_writer.py"),
-        ("bloom/protocol/lua/claim.lua", "server/test_claim_protocol.py"),
-    ],
-)
-def test_files_about_the_mistake_come_first_and_all_come(file: str, first: str) -> None:
-    files = files_for(MUTANTS[0]._replace(file=file))
-    assert first in files[:5]
-    assert files_for(MUTANTS[0]) != files
-    assert {*files_for(MUTANTS[0])} == {*files}

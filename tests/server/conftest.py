@@ -16,7 +16,6 @@ from scrapy.settings import Settings
 from scrapy.utils import log
 from support.claims import Spider as Claiming
 from support.cli import KEY, Call, Done, Shop
-from support.clock import FrozenServer, MovedServer
 from support.filters import small
 from support.polling import PATIENCE
 from support.servers import Server
@@ -34,12 +33,6 @@ def logging_as_before() -> Iterator[None]:
     yield
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-
-
-@pytest.fixture(scope="session")
-def moved_server(moved_server: MovedServer, start_once: Any) -> Any:
-    """A server whose clock stands still between two moves."""
-    return start_once(FrozenServer, moved_server.binary)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from scrapy.dupefilters import RFPDupeFilter
 from scrapy_redis.dupefilter import RFPDupeFilter as ScrapyRedisFilter
 from support.cli import KEY, URLS, Call, fingerprints, give
 from support.filters import assert_expiries
+from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
 from scrapy_bloom.cli import output
@@ -65,8 +66,8 @@ def test_a_key_that_is_no_set(shop: Call, client: Redis) -> None:
     done.refused(f"There is no SET '{SET}' on", "Name the key that scrapy-redis uses")
 
 
-def test_a_server_that_ends_meanwhile(redis_url: str, client: Redis) -> None:
-    with Redis.from_url(redis_url) as other:
+def test_a_server_that_ends_meanwhile(own_server: Server, client: Redis) -> None:
+    with own_server.client() as other:
         other.sadd(SET, *[f"{number:040x}" for number in range(20_000)])
         source = from_set(other, SET, "the other server")
         entries = iter(source.entries)

@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing import Pool, util
 
 from rich.console import Console
-from support.clock import FrozenServer
+from support.clock import MovedServer
 from support.servers import SERVERS
 from twisted.logger import globalLogBeginner
 
@@ -22,7 +22,7 @@ from simulation.run import IN_ORDER, Result, simulate
 #: Prints texts as they are.
 say = partial(Console().print, sep="\n", markup=False, highlight=False, soft_wrap=True)
 #: The server of this process.
-servers: list[FrozenServer] = []
+servers: list[MovedServer] = []
 
 
 def begin() -> None:
@@ -32,7 +32,7 @@ def begin() -> None:
     # Of kills that end a Deferred's callback.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     gc.freeze()  # what is imported is there to stay
-    server = FrozenServer(next(iter(SERVERS.values())), *IN_ORDER)
+    server = MovedServer(next(iter(SERVERS.values())), *IN_ORDER)
     servers.append(server)
     util.Finalize(None, server.stop, exitpriority=1)
 

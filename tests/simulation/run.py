@@ -14,7 +14,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from support.clock import FrozenServer
+from support.clock import MovedServer
 
 from scrapy_bloom import BloomFilter
 from simulation.kinds import JOBDIR, PERIOD, REDIS, SETTINGS, TRANSIENT, WINDOW, Kind
@@ -64,7 +64,7 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def simulate(server: FrozenServer, seed: int, kind: Kind) -> Result:
+def simulate(server: MovedServer, seed: int, kind: Kind) -> Result:
     """Simulate crawls of one site; return what does not hold.
 
     Args:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from io import BytesIO
-from typing import Any
+from typing import Any, Self
 
 from scrapy import Request, Spider, signals
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -31,7 +31,7 @@ class Pages(Spider):
     domain: str | None = None
 
     @classmethod
-    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> "Pages":
+    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Self:
         """Return the spider of a process."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.process = crawler.settings["SIMULATED_PROCESS"]
@@ -153,40 +153,37 @@ class Offsite(OffsiteMiddleware):
         return not process.site.refuses(request.url, process.name)
 
 
-class Middleware:
-    """Drops requests for some pages, and raises for some responses."""
+class Part:
+    """A part of a simulated process."""
 
-    def __init__(self, process: Any) -> None:
-        self._process, self._site = process, process.site
+    def __init__(self, crawler: Any) -> None:
+        self._process = crawler.settings["SIMULATED_PROCESS"]
+        self._feeds = crawler.settings["FEEDS"]
 
     @classmethod
-    def from_crawler(cls, crawler: Any) -> "Middleware":
-        """Return the middleware of a process."""
-        return cls(crawler.settings["SIMULATED_PROCESS"])
+    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Self:
+        """Return the part of a crawl."""
+        return cls(crawler)
+
+
+class Middleware(Part):
+    """Drops requests for some pages, and raises for some responses."""
 
     def process_request(self, request: Request) -> None:
         """Drop a request of a page that each run drops."""
-        if self._site.refuses(request.url, self._process.name):
+        if self._process.site.refuses(request.url, self._process.name):
             raise IgnoreRequest("it asks for a password")
 
     def process_spider_input(self, response: Response) -> None:
         """Keep a response from its callback."""
-        if self._site.is_blocked(response.url):
+        if self._process.site.is_blocked(response.url):
             raise SiteError("it is a captcha")
 
 
-class Handler:
+class Handler(Part):
     """Downloads from the site."""
 
     lazy = False
-
-    def __init__(self, process: Any) -> None:
-        self._process = process
-
-    @classmethod
-    def from_crawler(cls, crawler: Any) -> "Handler":
-        """Return the handler of a process."""
-        return cls(crawler.settings["SIMULATED_PROCESS"])
 
     async def download_request(self, request: Request) -> Response:
         """Return the response to a request, after some time."""
@@ -198,38 +195,21 @@ class Handler:
         """There is nothing to close."""
 
 
-class Pipeline:
+class Pipeline(Part):
     """Stores the items of the site, unless feeds do."""
-
-    def __init__(self, process: Any, *, stores: bool) -> None:
-        self._process, self._stores = process, stores
-
-    @classmethod
-    def from_crawler(cls, crawler: Any) -> "Pipeline":
-        """Return the pipeline of a process."""
-        process = crawler.settings["SIMULATED_PROCESS"]
-        return cls(process, stores=not crawler.settings["FEEDS"])
 
     async def process_item(self, item: Any) -> Any:
         """Store, drop, or fail to store an item."""
         process, url = self._process, item["url"]
         if seconds := process.rng.choice(PIPELINES):
             await asyncio.sleep(seconds)
-        if self._stores:
+        if not self._feeds:
             process.delivered(url)
         return item
 
 
-class Storage:
+class Storage(Part):
     """Stores the files of a feed as a whole, or refuses them."""
-
-    def __init__(self, process: Any) -> None:
-        self._process = process
-
-    @classmethod
-    def from_crawler(cls, crawler: Any, uri: str, **kwargs: Any) -> "Storage":
-        """Return the storage of a file."""
-        return cls(crawler.settings["SIMULATED_PROCESS"])
 
     def open(self, spider: Spider) -> BytesIO:
         """Return the file."""

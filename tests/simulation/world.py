@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import greenlet
 import redis
-from support.clock import MOVED_TO, FrozenServer
+from support.clock import MOVED_TO, MovedServer
 
 from scrapy_bloom.bloom.protocol import scripts
 
@@ -136,7 +136,7 @@ class World:
         names: field of a claim -> name of its URL, for the trace.
     """
 
-    def __init__(self, server: FrozenServer, seed: int, faults: Faults) -> None:
+    def __init__(self, server: MovedServer, seed: int, faults: Faults) -> None:
         self.rng = random.Random(seed)
         self.faults, self.now = faults, 0.0
         self.place = self.rng.choice(["-", "machine"])

@@ -1,4 +1,4 @@
-/* Preloaded into a server by clock.py: adds an offset to its wall clock.
+/* Preloaded into a server by clock.py: its wall clock shows what is in a file.
  *
  * Only the wall clock moves. The event loop and the timers run on the monotonic clock, and with
  * that one jumping back, the server would wait for it to come round again.
@@ -18,8 +18,7 @@
 
 typedef int clock_function(clockid_t, struct timespec *);
 static clock_function *real;          /* the C library's; its vDSO is faster than a system call */
-static const volatile int64_t *moved; /* nanoseconds to add, or the time, if the clock is frozen */
-static int frozen;
+static const volatile int64_t *moved; /* the time, in nanoseconds */
 
 __attribute__((constructor)) static void start(void) {
     const char *path = getenv("MOVED_CLOCK");
@@ -27,7 +26,6 @@ __attribute__((constructor)) static void start(void) {
     void *page = file < 0 ? MAP_FAILED : mmap(0, sizeof *moved, PROT_READ, MAP_SHARED, file, 0);
     if (page != MAP_FAILED) moved = page;
     if (file >= 0) close(file);
-    frozen = getenv("FROZEN_CLOCK") != 0;
     real = (clock_function *)dlsym(RTLD_NEXT, "clock_gettime");
 }
 
@@ -36,7 +34,7 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = real ? real(clock, now) : (int)syscall(SYS_clock_gettime, clock, now);
     if (failed || !moved || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
         return failed;
-    int64_t moment = (frozen ? 0 : now->tv_sec * SECOND + now->tv_nsec) + *moved;
+    int64_t moment = *moved;
     now->tv_sec = moment / SECOND;
     now->tv_nsec = moment % SECOND;
     return 0;

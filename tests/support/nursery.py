@@ -68,7 +68,6 @@ class Nursery:
         directory: Path = TESTS,
         *,
         errors: Path | None = None,
-        environment: Mapping[str, str] | None = None,
     ) -> int:
         """Run `scrapy` with these arguments; return the process id.
 
@@ -77,11 +76,9 @@ class Nursery:
             log: file for its output.
             directory: where it runs.
             errors: file for its standard error, if that is another one.
-            environment: variables beyond those of this process as they are now.
         """
-        variables = {**os.environ, **(environment or {})}
         files = [str(log), str(errors or log)]
-        return int(self._ask("start", arguments, files, str(directory), variables))
+        return int(self._ask("start", arguments, files, str(directory), dict(os.environ)))
 
     def kill(self, pid: int) -> None:
         """Kill -9 a crawler, unless it has ended."""
@@ -107,17 +104,11 @@ class Nursery:
             self.kill(pid)
         return cast("int", self.exit_code(pid))
 
-    def run(
-        self,
-        arguments: list[str],
-        directory: Path,
-        *,
-        environment: Mapping[str, str] | None = None,
-    ) -> tuple[int, str, str]:
+    def run(self, arguments: list[str], directory: Path) -> tuple[int, str, str]:
         """Run `scrapy` to its end; return its exit code, its output and its standard error."""
         with TemporaryDirectory() as files:
             out, errors = Path(files, "out"), Path(files, "errors")
-            pid = self.start(arguments, out, directory, errors=errors, environment=environment)
+            pid = self.start(arguments, out, directory, errors=errors)
             return self.wait(pid), out.read_text(), errors.read_text()
 
     def close(self) -> None:

@@ -41,7 +41,6 @@ class Reply:
         links: of the page.
         status: of the answer.
         location: where a redirect leads.
-        refresh: where the page's meta refresh leads.
         cookie: which is set; a request that brings it is answered with the next reply.
         needs: a cookie; a request without it is sent to /login.
         resets: whether the connection is reset instead.
@@ -53,7 +52,6 @@ class Reply:
     links: Sequence[str] = ()
     status: int = 200
     location: str = ""
-    refresh: str = ""
     cookie: str = ""
     needs: str = ""
     resets: bool = False
@@ -173,7 +171,7 @@ class OddSite(ThreadingHTTPServer):
         found = {*self.pages, *self.hits()}
         for replies in self.pages.values():
             for reply in [replies] if isinstance(replies, Reply) else replies:
-                found |= {*reply.links, reply.location, reply.refresh}
+                found |= {*reply.links, reply.location}
         return found - {""}
 
     def drain(self) -> None:
@@ -217,8 +215,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             return
         text = "".join(f'<a href="{link}">link</a>' for link in reply.links) + reply.text
-        if reply.refresh:
-            text += f'<meta http-equiv="refresh" content="0;url={reply.refresh}">'
         html = f"<html><body>{text}</body></html>"
         kind = "text/html"
         if path == "/robots.txt":

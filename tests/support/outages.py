@@ -29,9 +29,9 @@ def stalled(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def admin(server: Server, *undo: str, url: str | None = None) -> Iterator[redis.Redis]:
+def admin(server: Server, *undo: str) -> Iterator[redis.Redis]:
     """Give a client, and send a command at the end."""
-    with redis.Redis.from_url(url or server.unix_url) as client:
+    with server.client() as client:
         client.ping()
         try:
             yield client

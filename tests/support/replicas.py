@@ -12,7 +12,7 @@ from redis.retry import Retry
 
 from support.polling import until, until_it_works
 from support.proxy import Proxy
-from support.servers import NODES, Server, join_cluster
+from support.servers import NODES, Server, is_whole, join_cluster
 
 #: They begin to copy at once, and look for their primary often.
 QUICKLY = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
@@ -176,16 +176,12 @@ class Cluster(Group):
 
 
 def _knows_all(node: Node, count: int) -> bool:
-    """Whether a node takes the cluster for whole, and all of its nodes for well."""
+    """Whether a node answers, and takes the cluster for whole."""
     try:
         with node.client() as client:
-            nodes = client.cluster("NODES")
-            state = client.cluster("INFO")["cluster_state"]
+            return is_whole(client, count)
     except redis.RedisError:
         return False
-    flags = [set(node["flags"].split(",")) for node in nodes.values()]
-    ill = any(one & {"fail", "fail?", "handshake", "noaddr"} for one in flags)
-    return state == "ok" and len(nodes) == count and not ill
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from support.polling import until
 
 #: Of a cluster.
 SLOTS, NODES = 16_384, 3
+#: What a cluster's node says of others that it can't reach, or doesn't know yet.
+ILL = {"fail", "fail?", "handshake", "noaddr"}
 #: Seconds a server gets to answer its first PING.
 START_TIMEOUT = 20.0
 
@@ -68,10 +70,9 @@ class Server:
     Args:
         binary: path of ``valkey-server`` or ``redis-server``.
         options: further command-line options, for example ``"--requirepass", "secret"``.
-        env: further environment variables of the process.
     """
 
-    def __init__(self, binary: str, *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, binary: str, *options: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="bloom-test-"))
         self.socket = self.directory / "s"
         self.port = free_port()
@@ -79,7 +80,7 @@ class Server:
         self.unix_url = f"unix://{self.socket}"
         self.options = options
         self.binary = binary
-        self.env = {**os.environ, **(env or {})}
+        self.env = dict(os.environ)
         self.start()
 
     def command(self) -> list[str]:
@@ -168,9 +169,11 @@ def wait_for_cluster(servers: Sequence[Server]) -> None:
 
 
 def is_whole(client: redis.Redis, count: int) -> bool:
-    """Return whether a node knows all nodes, and that they have all slots."""
+    """Return whether a node takes all nodes for well, and they have all slots."""
     state: str = client.cluster("INFO")["cluster_state"]
-    return state == "ok" and len(client.cluster("NODES")) == count
+    nodes = client.cluster("NODES").values()
+    ill = any({*node["flags"].split(",")} & ILL for node in nodes)
+    return state == "ok" and len(nodes) == count and not ill
 
 
 def contents(client: redis.Redis, pattern: str = "*") -> dict[bytes, object]:

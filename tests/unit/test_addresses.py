@@ -25,7 +25,6 @@ def message(error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("url", "expected", "label"),
     [
-        ("redis://h", {"host": "h"}, "redis://h"),
         ("redis://[::1]:7/3", {"host": "::1", "port": 7, "db": 3}, "redis://[::1]:7/3"),
         ("redis://u:p%40@h", {"username": "u", "password": "p@"}, "redis://h"),
         ("redis://:p@q@h", {"password": "p@q"}, "redis://h"),
@@ -101,7 +100,6 @@ def test_addresses_of_several_nodes(
     ("url", "fix"),
     [
         ("localhost:6379", 'Write "redis://localhost:6379"'),
-        ("127.0.0.1", 'Write "redis://127.0.0.1"'),
         (f"user:{SECRET}@localhost:1", 'Write "redis://user:password@localhost:1"'),
         ("/run/redis.sock", 'Write "unix:///run/redis.sock"'),
         ("", 'Write "redis://localhost:6379"'),
@@ -118,8 +116,6 @@ def test_addresses_of_several_nodes(
         (f"redis://:a/{SECRET}@h", "@ as %40"),
         (f"redis://u:{SECRET}/?@{SECRET}", "@ as %40"),
         (f"redis://:{SECRET}@[::1", "can't be read"),
-        (f"redis://:{SECRET}℀@h", "can't be read"),
-        (f"//:{SECRET}[@h", "can't be read"),
         (f"u:{SECRET}@h://i", "unknown scheme"),
         (f"unix://run/s?password={SECRET}", "Write unix:///path/to/socket"),
         (f"unix+cluster://:{SECRET}@h", "unknown scheme"),

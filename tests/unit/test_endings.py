@@ -84,26 +84,6 @@ def crawl() -> Crawl:
 # -- pages that wait for a request that isn't stored --
 
 
-def test_pages_end_after_what_they_wait_for(crawl: Crawl) -> None:
-    child, other = crawl.page("child"), crawl.page("other")
-    first, second = crawl.waiting("first", "child"), crawl.waiting("second", "child", "other")
-    crawl.end(first, second)
-    assert crawl.ended == []
-    crawl.end(child)
-    assert crawl.ended == [("CONFIRM", "child"), ("CONFIRM", "first")]
-    crawl.end(other)
-    assert crawl.ended[2:] == [("CONFIRM", "other"), ("CONFIRM", "second")]
-    assert not crawl.endings.here
-
-
-def test_a_page_that_waits_for_nothing_any_more_waits_for_its_callback(crawl: Crawl) -> None:
-    child, page = crawl.page("child"), crawl.waiting("page", "child")
-    crawl.end(child)
-    assert crawl.ended == [("CONFIRM", "child")]
-    crawl.end(page)
-    assert crawl.ended[1:] == [("CONFIRM", "page")]
-
-
 def test_pages_wait_for_what_they_yield_however_long_the_chain_is(crawl: Crawl) -> None:
     """Such as a list of a thousand pages whose callbacks are lambdas."""
     pages = [crawl.page(f"{number}") for number in range(2_000)]
@@ -190,17 +170,6 @@ def test_pages_whose_request_was_never_scheduled_are_left_to_the_next_run(crawl:
     assert (crawl.ended, crawl.endings.here) == ([], {})
 
 
-def test_a_page_waits_for_items_and_requests(crawl: Crawl) -> None:
-    child, page = crawl.page("child"), crawl.waiting("page", "child")
-    page.waits += 2
-    crawl.end(page, child)
-    crawl.endings.arrived(page)
-    assert crawl.ended == [("CONFIRM", "child")]
-    crawl.endings.arrived(page, "pipeline:KeyError")
-    assert crawl.ended[1:] == [("FAIL", "page")]
-    assert crawl.ops[-1].nonce == "pipeline:KeyError"
-
-
 def test_the_oldest_pages_that_wait_are_left_to_the_next_run_if_too_many_do(
     crawl: Crawl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,21 +189,9 @@ def test_pages_that_still_wait_in_the_end_are_left_to_the_next_run_unless_they_f
     assert crawl.ended == [("FAIL", "failed")]
 
 
-# -- circles --
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 40])
-def test_pages_that_lead_to_each_other_in_a_circle_end(crawl: Crawl, count: int) -> None:
-    pages = [crawl.page(f"{number}") for number in range(count)]
-    for number, page in enumerate(pages):
-        crawl.endings.led_to(page, key(f"{(number + 1) % count}"), Known.HERE, "")
-    crawl.end(*pages)
-    assert sorted(crawl.ended) == sorted(("CONFIRM", f"{number}") for number in range(count))
-
-
 @given(st.data(), st.integers(1, 9))
 def test_pages_end_in_any_order_whatever_they_lead_to(data: st.DataObject, count: int) -> None:
-    """Each of them once, and after what it waits for."""
+    """Each of them once, and after what it waits for, also where they lead in circles."""
     crawl = Crawl()
     pages = [crawl.page(f"{number}") for number in range(count)]
     numbers = st.integers(0, count - 1)
@@ -248,6 +205,7 @@ def test_pages_end_in_any_order_whatever_they_lead_to(data: st.DataObject, count
     names = [name for _, name in crawl.ended]
     assert sorted(names) == sorted(f"{number}" for number in range(count))
     assert all(names.index(first) > names.index(second) for first, second in after)
+    assert not crawl.endings.here
 
 
 # -- what a page leads to --
@@ -388,18 +346,6 @@ def test_pages_that_share_what_nobody_changes_end_alone(crawl: Crawl) -> None:
     assert crawl.ended == [("CONFIRM", "a")]
     shared.end("b", changes=False)
     assert crawl.ended[1:] == [("CONFIRM", "b"), ("CONFIRM", "parent")]
-
-
-def test_pages_that_have_changed_what_they_share_wait_for_the_end_of_the_callback(
-    crawl: Crawl,
-) -> None:
-    """It may yield more requests that share it."""
-    shared = Shared(crawl, "ab")
-    shared.end("a")
-    shared.end("b")
-    assert crawl.ended == []
-    shared.close()
-    assert sorted(crawl.ended) == [("CONFIRM", name) for name in ("a", "b", "parent")]
 
 
 @pytest.mark.parametrize("failing", "abc")

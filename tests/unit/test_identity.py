@@ -81,14 +81,6 @@ class Counted:
         return RequestFingerprinter().fingerprint(request)
 
 
-def test_a_url_is_fingerprinted_once_with_any_fragment() -> None:
-    make = Counted()
-    find = FingerprintCache(make)
-    urls = ["https://example.com/", "https://example.com/#a", "https://example.com/#a#b"]
-    assert len({find(Request(url)) for url in urls * 3}) == 1
-    assert make.made == 1
-
-
 def test_other_requests_are_fingerprinted_each_time() -> None:
     make = Counted()
     find = FingerprintCache(make)
@@ -176,13 +168,6 @@ def test_a_start_request_is_remembered_for_the_run_and_requests_that_copy_its_me
 ):
     assert key({"is_start_request": True})[0] == RUN
     assert key({"is_start_request": True, "depth": 1})[0] == DEFAULT
-
-
-def test_the_window_of_a_start_request_is_that_of_the_first_rule() -> None:
-    own = make([("/a", "1 day"), ("/b", "default")])
-    start = {"is_start_request": True}
-    windows = [key(start, own, f"https://example.com/{path}")[0] for path in "abc"]
-    assert windows == ["1-day", DEFAULT, RUN]
 
 
 def test_a_start_request_is_plain_if_nothing_gives_it_a_window() -> None:

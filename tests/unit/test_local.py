@@ -32,15 +32,6 @@ def change(local: LocalUrls, event: str, seconds: float = 600, window: str = "de
     local.ring_changed(event, view, 1_000)
 
 
-def test_what_is_seen_is_a_duplicate_until_it_is_forgotten() -> None:
-    local = make()
-    assert known(local, A, B, C) == [RECORDED, RECORDED, None]
-    for key in (A, B, C):
-        local.forget(key)
-        local.forget(key)
-    assert known(local, A, B, C) == [None, None, None]
-
-
 def test_what_is_known_until_the_run_ends_comes_first() -> None:
     local = make()
     local.taken = {A[1]: DROPPED, C[1]: FAILED}
@@ -74,18 +65,6 @@ def test_a_url_that_fails_in_an_outage_is_not_seen_when_the_server_is_back(
     assert known(local, A) == [FAILED]
     del local.late[A[1]]  # it's written
     assert known(local, A) == [None]
-
-
-def test_what_is_not_stored_in_an_outage_is_not_seen_after_it() -> None:
-    """It's known otherwise, as long as it's in progress."""
-    local = make()
-    local.late[C[1]] = Known.ELSEWHERE
-    assert local.stored_late(C)
-    assert known(local, C) == [None]
-
-
-def test_a_url_that_was_not_found_in_an_outage_was_not_stored_late() -> None:
-    assert not make().stored_late(C)
 
 
 # -- losses --

