@@ -63,14 +63,12 @@ SPIDERS = {
 }
 
 
-def settings_of(lab: Lab, way: str) -> dict[str, Any]:
-    """Return the settings of a way to crawl."""
-    ways: dict[str, dict[str, Any]] = {
-        "memory": {},
-        "jobdir": {"JOBDIR": lab.directory / "job"},
-        "scrapy-redis": SHARED_QUEUE,
-    }
-    return {"BLOOM_HEARTBEAT": 1, **ways[way]}
+#: By the queue of requests. Each crawl has a folder of its own, beside that of the job.
+WAYS: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "jobdir": {"JOBDIR": "../job"},
+    "scrapy-redis": SHARED_QUEUE,
+}
 
 
 def interrupt(lab: Lab, end: str, spider: str, settings: dict[str, Any]) -> None:
@@ -103,10 +101,9 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
     lab_of: LabOf, name: str, way: str, end: str
 ) -> None:
     lab, spider = lab_of(tree(PAGES)), SPIDERS[name]
-    settings = settings_of(lab, way)
+    settings = {"BLOOM_HEARTBEAT": 1, **WAYS[way]}
     interrupt(lab, end, spider, settings)
-    with lab.start(spider, **settings) as rerun:
-        rerun.wait()
+    rerun = lab.crawl(spider, **settings)
     if "struct.error" in rerun.log:  # its end has damaged Scrapy's files: requests have failed
         shutil.rmtree(lab.directory / "job")
         lab.make_due()
@@ -145,7 +142,6 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
 # -- scrapy-redis --
 
 DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
-
 
 START = """
 from scrapy_redis.spiders import RedisSpider
