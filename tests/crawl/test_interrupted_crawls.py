@@ -30,19 +30,6 @@ ODD = "13579"
 ITEMS = """
 from dataclasses import dataclass
 
-class Keep:
-    path = ""
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        cls.path = crawler.settings["ITEMS_FILE"]
-        return cls()
-
-    def process_item(self, item, spider=None):
-        with open(self.path, "a") as file:
-            file.write(item["url"] + "\\n")
-        return item
-
 @dataclass
 class Place:
     number: int
@@ -79,14 +66,12 @@ SPIDERS = {
 }
 
 
-def settings_of(lab: Lab, way: str) -> dict[str, Any]:
-    """Return the settings of a way to crawl."""
-    ways: dict[str, dict[str, Any]] = {
-        "memory": {},
-        "jobdir": {"JOBDIR": lab.directory / "job"},
-        "scrapy-redis": SHARED_QUEUE,
-    }
-    return {"BLOOM_HEARTBEAT": 1, "ITEMS_FILE": lab.directory / "items", **ways[way]}
+#: By the queue of requests. Each crawl has a folder of its own, beside that of the job.
+WAYS: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "jobdir": {"JOBDIR": "../job"},
+    "scrapy-redis": SHARED_QUEUE,
+}
 
 
 def interrupt(lab: Lab, end: str, spider: str, settings: dict[str, Any]) -> None:
@@ -119,15 +104,15 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
     lab_of: LabOf, name: str, way: str, end: str
 ) -> None:
     lab, spider = lab_of(tree(PAGES)), SPIDERS[name]
-    settings = settings_of(lab, way)
+    settings = {"BLOOM_HEARTBEAT": 1, **WAYS[way]}
     interrupt(lab, end, spider, settings)
     if is_damaged(lab, spider, settings):
         shutil.rmtree(lab.directory / "job")
         lab.make_due()
         lab.crawl(spider, **settings)
     assert lab.site.hits().keys() == lab.site.pages.keys()
-    items = (lab.directory / "items").read_text().splitlines()
-    assert {*items} == {lab.site.url + path for path in lab.site.pages if path[-1] in ODD}
+    items = {item["url"] for item in lab.items()}
+    assert items == {lab.site.url + path for path in lab.site.pages if path[-1] in ODD}
     assert not lab.claims()
 
 
@@ -143,7 +128,7 @@ def is_damaged(lab: Lab, spider: str, settings: dict[str, Any]) -> bool:
 
 def test_a_queue_that_is_damaged_is_named_and_costs_no_page(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
-    settings = settings_of(lab, "jobdir")
+    settings = {"BLOOM_HEARTBEAT": 1, **WAYS["jobdir"]}
     lab.stop_midway(MIDWAY, **settings)
     for file in (lab.directory / "job" / "requests.queue").glob("*/*"):
         file.write_bytes(file.read_bytes() + b"\x7f\xff\xff\xff")
@@ -183,7 +168,6 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
 
 DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
 
-
 START = """
 from scrapy_redis.spiders import RedisSpider
 
@@ -207,10 +191,9 @@ def test_a_start_url_that_is_gone_from_its_list_is_crawled_after_a_kill(
         lab.client.rpush("start", f'{{"url": "{lab.site.url}{path}"}}')
     lab.site.hold_after(number - 1)
     with lab.start(START, **DISTRIBUTED) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "a page is under way")
+        crawl.until(lambda: lab.site.held, "a page is under way")
         kept = f"once:/{number}"
-        until(lambda: lab.claims().keys() == {kept} or crawl.is_over, "its request is stored")
-        assert not crawl.is_over, crawl.log
+        crawl.until(lambda: lab.claims().keys() == {kept}, "its request is stored")
         crawl.kill()
     assert lab.client.llen("start") == 2 - number
     lab.crawl(START, **DISTRIBUTED)
@@ -227,8 +210,7 @@ def test_a_page_is_not_lost_whose_request_is_in_the_queue_without_a_claim(lab_of
     for claim in lab.claims().values():
         lab.client.delete(claim.key)
     with lab.start(**DISTRIBUTED, CONCURRENT_REQUESTS=4) as crawl:
-        until(lambda: "/a" in lab.recorded() or crawl.is_over, "a page that links it is crawled")
-        assert not crawl.is_over, crawl.log
+        crawl.until(lambda: "/a" in lab.recorded(), "a page that links it is crawled")
         assert "/b" not in lab.recorded()
         crawl.kill()
     lab.site.pages["/b"] = page()

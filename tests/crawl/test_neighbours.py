@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from support.odd_site import LabOf, page, serve, tree
+from support.odd_site import LabOf, serve, star, tree
 from support.paths import TESTS
 
 from scrapy_bloom.bloom.client.embedded import is_free
@@ -24,9 +24,8 @@ def test_what_a_spider_that_never_runs_again_has_claimed_is_crawled_by_another_o
     lab_of: LabOf,
 ) -> None:
     """Both use one filter, and link the same pages."""
-    links = [f"/{number}" for number in range(PAGES)]
-    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
-    lab.kill_midway(PAGES // 2, OTHER, **BOTH)
+    lab = lab_of(star(PAGES))
+    lab.kill_midway(6, OTHER, **BOTH)
     assert lab.missing()
     done = lab.crawl(**BOTH)
     assert not lab.missing()
@@ -43,7 +42,7 @@ def test_spiders_on_one_filter_share_what_was_crawled(lab_of: LabOf) -> None:
 TWO_SPIDERS = """
 import sys
 from scrapy.crawler import CrawlerProcess
-from support.odd_site import OddSpider
+from support.spiders import OddSpider
 
 process = CrawlerProcess(dict(pair.split("=", 1) for pair in sys.argv[1:]))
 for name in ("first", "second"):

@@ -1,11 +1,10 @@
 """Each outage costs a crawl one time-out; what it has seen by then is written when it ends."""
 
-import logging
 import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,15 @@ import redis
 from scrapy import Request
 from support.loops import eventually, in_loop
 from support.odd_site import Lab, serve, tree
-from support.outages import full, kick, killed, replaced, stalled
-from support.polling import until
+from support.outages import full, killed, replaced, stalled
 from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import LASTING, Server
-from support.workers import TIMEOUT, Worker, claimed, confirm, marked, page, put, recorded
+from support.workers import TIMEOUT, Worker, claimed, confirm, marked, page, recorded
 
-from scrapy_bloom.bloom.errors import NotReadyError
-from scrapy_bloom.bloom.model.spec import Spec
-from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.crawl import outage, writer
-from scrapy_bloom.crawl.ops import OpKind
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 pytestmark = pytest.mark.usefixtures("short_retries")
-REMEMBER = pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 Cause = Callable[[Server], AbstractContextManager[object]]
 #: What happens to a server, BLOOM_REMEMBER, what the log says, and the server's options; without
 #: them, it loses its data.
@@ -88,37 +81,19 @@ async def test_trouble_of_the_server_costs_one_time_out_and_is_made_up_for(
         assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "trouble", ["", "it loads its data at first", "it hides its id", "it has bitmaps without bits"]
-)
 @in_loop
-async def test_a_server_that_was_restarted_empty_knows_nothing(
-    trouble: str, lasting_server: Server, monkeypatch: pytest.MonkeyPatch
+async def test_a_server_that_lost_its_last_writes_in_a_restart_knows_nothing(
+    lasting_server: Server,
 ) -> None:
     """Else links that only the cache knows would be dropped, though their claims are lost."""
     async with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
-        bloom, opened = worker.server.bloom, worker.server.bloom.session.open
-        if "hides" in trouble:
-            worker.server.outage.process = ""
-            monkeypatch.setattr(bloom.transport, "server_id", str)
         assert not any(worker.sees(number) for number in range(5))
         with lasting_server.client() as client:
-            if "bitmaps" not in trouble:
-                client.flushall()
             for bitmap in client.scan_iter("*.0"):
                 client.setrange(bitmap, 0, bytes(client.strlen(bitmap)))
         with killed(lasting_server):
             assert all(worker.sees(number) for number in range(5))
             assert not worker.sees(5)
-            if "loads" in trouble:
-                answers = iter([NotReadyError(trouble)] * 2)
-
-                def open_later() -> Operation[Spec]:
-                    for error in answers:
-                        raise error
-                    return opened()
-
-                monkeypatch.setattr(bloom.session, "open", open_later)
         await worker.found_again()
         assert not any(worker.sees(number) for number in range(5))
         assert worker.sees(5), "it was written since"
@@ -189,54 +164,11 @@ async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path
 
 
 @in_loop
-async def test_the_spider_is_closed_once_if_that_is_wanted(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_ON_REDIS_ERROR": "close"}
-    async with Worker(own_server.url, **settings) as worker:
-        with killed(own_server):
-            assert not worker.sees(0)
-            await eventually(lambda: worker.engine.calls)
-            assert not worker.sees(1), "requests go on until it is closed"
-            assert worker.sees(1)
-            await eventually(lambda: worker.server.outage.failures > 3)
-        await worker.found_again()
-        assert worker.engine.calls == [writer.CLOSED_WITHOUT_SERVER]
-        await eventually(lambda: not worker.ops)
-    assert marked(own_server, "scheduled") == 2
-    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "the spider closes unless the server is back soon. " in warnings[0].getMessage()
-
-
-@in_loop
-async def test_the_spider_is_not_closed_because_a_connection_was(own_server: Server) -> None:
-    """The crawl replaces an idle connection."""
-    # With "scheduled", the thread has nothing to do: it does not notice a restart.
-    settings = {"BLOOM_ON_REDIS_ERROR": "close", "BLOOM_REMEMBER": "scheduled"}
-    async with Worker(own_server.url, **settings) as worker:
-        with own_server.client() as client:
-            client.ping()
-            kick(client)
-        assert not worker.sees(0)
-        assert worker.sees(0)
-        with killed(own_server):
-            pass
-        assert not worker.sees(1)
-        assert worker.sees(1)
-        assert worker.stat("outages") == 0
-        assert worker.engine.calls == []
-
-
-@REMEMBER
-@in_loop
 async def test_the_crawl_waits_when_there_is_room_for_no_more(
-    remember: str,
-    own_server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    own_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(writer, "MAX_WAITING", 5)
-    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+    async with Worker(own_server.url) as worker:
         for outages in (1, 2):
             with killed(own_server):
                 assert not any(worker.sees(outages * 100 + number) for number in range(4))
@@ -248,7 +180,7 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
             await eventually(lambda: not worker.ops)
             assert worker.engine.calls == ["pause", "unpause"] * outages
     assert caplog.text.count("[bloom-paused]") == 1
-    assert marked(own_server, remember) == 9, "those of the second outage"
+    assert claimed(own_server) == 9, "those of the second outage"
 
 
 @in_loop
@@ -266,31 +198,6 @@ async def test_the_crawl_goes_on_after_too_many_writes_without_an_outage(
 
 
 # -- a server that is out of memory: no claims are made, and those that are there end --
-
-
-@in_loop
-async def test_pages_that_end_are_noted_once_there_is_memory_again(own_server: Server) -> None:
-    async with Worker(own_server.url) as worker:
-        assert not any(worker.sees(number) for number in range(10))
-        with full(own_server):
-            assert not worker.sees(10)
-            confirm(worker, *range(5), 10)
-            put(worker, OpKind.RELEASE, *range(5, 8))
-            assert worker.stat("outages") == 1
-        await worker.found_again()
-    assert (recorded(own_server), claimed(own_server)) == (6, 2)
-
-
-@in_loop
-async def test_claims_end_on_a_full_server(own_server: Server) -> None:
-    """Else it would stay full."""
-    async with Worker(own_server.url) as worker:
-        assert not any(worker.sees(number) for number in range(10))
-        with full(own_server):
-            put(worker, OpKind.RELEASE, *range(9))
-            await worker.crawl._writer.flush()
-            assert worker.stat("outages") == 0
-            assert claimed(own_server) == 1
 
 
 # -- the crawl ends during an outage, or right after it --
@@ -321,51 +228,38 @@ async def test_a_crawl_that_ends_without_the_server_ends_in_time_and_says_what_i
         assert not worker.sees(4)
 
 
-@REMEMBER
 @in_loop
 async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
-    remember: str,
-    own_server: Server,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the next attempt would be late."""
-    async with Worker(own_server.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker:
+    async with Worker(own_server.url, BLOOM_TIMEOUT=5) as worker:
         with killed(own_server):
             monkeypatch.setattr(outage, "FIRST_RETRY", 1_000)
             assert not any(worker.sees(number) for number in range(3))
-    assert marked(own_server, remember) == 3
+    assert claimed(own_server) == 3
     assert "writes are lost" not in caplog.text
 
 
 # -- crawls, each in a process of its own, whose server fails midway --
 
-PAGES = 100
-#: Pages that a crawl gets before the outage.
-BEFORE = 25
-
-
-@pytest.fixture
-def lab(lasting_server: Server, tmp_path: Path) -> Iterator[Lab]:
-    with serve(tree(PAGES)) as site, Lab(site, lasting_server.url, tmp_path) as lab:
-        yield lab
-
 
 def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_crawled(
-    lab: Lab, lasting_server: Server
+    lasting_server: Server, tmp_path: Path
 ) -> None:
-    with lab.midway(BEFORE, BLOOM_ON_REDIS_ERROR="close") as crawl:
-        until(lab.recorded, "a page is recorded")
-        with killed(lasting_server):
-            lab.site.hold_after(1)
-            until(lambda: f"({CLOSED_WITHOUT_SERVER})" in crawl.log, "it closes")
-            lab.site.release()
-            stats = crawl.wait()
-    assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
-    assert stats["bloom/fill_ratio"] is None, "it is not known"
-    assert lab.missing()
-    recorded = lab.recorded()
-    assert recorded
-    assert recorded <= lab.site.hits().keys()
-    lab.crawl()
-    assert not lab.missing(), "and the next crawl goes on"
+    with serve(tree(100)) as site, Lab(site, lasting_server.url, tmp_path) as lab:
+        with lab.midway(25, BLOOM_ON_REDIS_ERROR="close") as crawl:
+            crawl.until(lab.recorded, "a page is recorded")
+            with killed(lasting_server):
+                site.hold_after(1)
+                crawl.until(lambda: f"({CLOSED_WITHOUT_SERVER})" in crawl.log, "it closes")
+                site.release()
+                stats = crawl.wait()
+        assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
+        assert stats["bloom/fill_ratio"] is None, "it is not known"
+        assert lab.missing()
+        recorded = lab.recorded()
+        assert recorded
+        assert recorded <= site.hits().keys()
+        lab.crawl()
+        assert not lab.missing(), "and the next crawl goes on"

@@ -1,184 +1,34 @@
-"""Re-crawling: after half a year that passes on the server's clock, and by rules."""
+"""Re-crawling: after months that pass on the server's clock, and in each run."""
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from scrapy import Request
 from support.clock import MovedServer
-from support.counting import REMEMBER, assert_ended_well
-from support.dupefilters import URL, Make
-from support.loops import in_loop
-from support.odd_site import ERROR, Lab, LabOf, Reply, moved, page, serve
-from support.servers import Server
-from support.workers import Worker
-
-from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.bloom.protocol.session import Verdict
-from scrapy_bloom.crawl.lookups import Lookup
-from scrapy_bloom.crawl.rule import Known
-
-OLD = ("/a", "/b")
-
-
-@pytest.fixture
-def lab(moved: MovedServer, tmp_path: Path) -> Iterator[Lab]:
-    """A site whose crawls remember in a server with a clock of its own."""
-    pages = {"/": page(*OLD), "/a": page("/", "/b"), "/b": page("/a")}
-    with serve(pages) as site, Lab(site, moved.url, tmp_path) as lab:
-        yield lab
-
-
-#: Crawls in a month, counted from January 2027 on, with a window; returns what was fetched beyond
-#: the start page, which each run reads.
-CrawlIn = Callable[[int, str], Counter[str]]
-
-
-@pytest.fixture
-def crawl_in(lab: Lab, moved: MovedServer) -> CrawlIn:
-    def crawl(month: int, window: str) -> Counter[str]:
-        moved.set_time(datetime(2027 + month // 12, 1 + month % 12, 15, 12, tzinfo=UTC))
-        before = lab.site.hits()
-        with lab.start(BLOOM_RECRAWL_AFTER=window) as running:
-            running.wait()
-        return lab.site.hits() - before - Counter(["/"])
-
-    return crawl
+from support.counting import assert_ended_well
+from support.odd_site import ERROR, Lab, LabOf, Reply, page, serve
+from support.odd_site import moved as moved_to
 
 
 def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
-    lab: Lab, crawl_in: CrawlIn
+    moved: MovedServer, tmp_path: Path
 ) -> None:
     """Being seen in between prolongs nothing."""
-    due = {0: OLD, 2: ("/new",), 5: OLD, 7: ("/new",)}
-    for month in (0, 2, 4, 5, 7):
-        if month == 2:
-            lab.site.pages |= {"/": page(*OLD, "/new"), "/new": page(*OLD)}
-        assert crawl_in(month, "5 months") == Counter(due.get(month, ())), month
-
-
-def test_a_window_that_one_run_is_given_changes_nothing_for_the_next_one(
-    lab: Lab, crawl_in: CrawlIn
-) -> None:
-    """An experiment deletes nothing; a text without a unit is an error.
-
-    With another period, the generations that are there count until their own expiry.
-    """
-    assert crawl_in(0, "5 months") == Counter(OLD)
-    assert '"2 days" or "2 months"' in lab.refused(BLOOM_RECRAWL_AFTER="2")
-    windows = [(1, "2 days"), (2, "5 months"), (3, "2 months"), (4, "5 months"), (9, "5 months")]
-    found = {month: crawl_in(month, window) for month, window in windows}
-    assert found == {1: {}, 2: {}, 3: Counter(OLD), 4: {}, 9: Counter(OLD)}
-
-
-def test_a_filter_that_never_forgot_counts_as_seen_when_it_gets_a_window(crawl_in: CrawlIn) -> None:
-    assert crawl_in(0, "never") == Counter(OLD)
-    for month, window in [(30, "2 months"), (31, "never"), (50, "never")]:
-        assert not crawl_in(month, window)
-
-
-# -- rules, and URLs that move between them --
-
-
-def rule(window: object, *others: tuple[object, object]) -> dict[str, Any]:
-    """Return settings with a rule for all URLs, and others."""
-    return {"BLOOM_RECRAWL_RULES": [*others, (".", window)]}
-
-
-# -- one URL alone --
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "seen"),
-    [
-        ("never", "1 day", False),
-        ("1 day", "6 months", False),
-        ("1 day", "1 day", True),
-        ("1 day", "run", False),
-        ("default", "run", False),
-        ("9 months", "default", False),
-        ("24 hours", "1 day", True),
-    ],
-)
-def test_a_url_that_moves_to_another_window_is_new_there_once(
-    make: Make, before: object, after: object, seen: bool
-) -> None:
-    settings = {"BLOOM_RECRAWL_AFTER": "6 months"}
-    assert not make(**rule(before), **settings).request_seen(Request(URL))
-    moved = make(**rule(after), **settings)
-    assert moved.request_seen(Request(URL)) is seen
-    assert moved.request_seen(Request(URL))
-    assert not moved.request_seen(Request(f"{URL}&other"))
-
-
-def test_a_listing_remembered_for_ever_is_due_by_the_rule_that_it_gets(
-    make: Make, moved: MovedServer
-) -> None:
-    settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": "never"}
-    assert not make(**settings).request_seen(Request(URL))
-    after = settings | rule("1 day")
-    for days in (0, 1, 1):  # at the change, then each day
-        moved.move(86_400 * days)
-        dupefilter = make(**after)
-        assert not dupefilter.request_seen(Request(URL))
-        assert dupefilter.request_seen(Request(URL))
-
-
-# -- many at once --
-
-
-def batch(dupefilter: BloomDupeFilter, requests: list[Request]) -> list[Lookup]:
-    """Return the lookups of a page's links; all of them are needed."""
-    assert dupefilter._crawl is not None
-    found = [dupefilter._crawl._lookups.prepare(one) for one in requests]
-    lookups = [lookup for lookup in found if lookup is not None]
-    assert len(lookups) == len(requests)
-    return lookups
-
-
-@REMEMBER
-@in_loop
-async def test_links_of_all_windows_are_looked_up_in_one_round_trip(
-    own_server: Server, remember: str
-) -> None:
-    links = [Request(f"https://example.com/{n}/{name}") for name in "abc" for n in range(10)]
-    settings: dict[str, Any] = {
-        "BLOOM_BLOCKS": 1,
-        "BLOOM_RECRAWL_RULES": [("/a$", "1 day"), ("/b$", "2 weeks")],
-    }
-    async with Worker(own_server.url, BLOOM_REMEMBER="scheduled", **settings) as worker:
-        assert not any(worker.dupefilter.request_seen(link) for link in links[::2])
-    async with Worker(own_server.url, BLOOM_REMEMBER=remember, **settings) as worker:
-        look_up, before = worker.crawl._lookups.look_up, worker.server.round_trips[0]
-        await look_up(batch(worker.dupefilter, [Request(f"{URL}/{n}") for n in "abc"]))  # rings
-        lookups = batch(worker.dupefilter, links)
-        await look_up(lookups)
-        assert [lookup.verdict for lookup in lookups] == [Verdict.SEEN, Verdict.NEW] * 15
-        known = batch(worker.dupefilter, links[::2])
-        cached = [lookup.known for lookup in known].count(Known.RECORDED)
-        assert cached > len(known) - 4, "a URL that is in the place of another one is not cached"
-        seen = [worker.dupefilter.request_seen(link) for link in links[1::2]]
-        assert not any(seen)
-        for name in ("", "1-day/", "2-weeks/"):
-            assert worker.stat(f"{name}new") == 5
-        assert worker.server.round_trips[0] == before, "nothing was asked alone"
-
-
-# -- crawls --
-
-
-def rules(*pairs: tuple[object, object]) -> dict[str, Any]:
-    """Return settings as the command line has them."""
-    return {"BLOOM_RECRAWL_RULES": json.dumps(pairs)}
+    old = ("/a", "/b")
+    pages = {"/": page(*old), "/a": page("/", "/b"), "/b": page("/a")}
+    with serve(pages) as site, Lab(site, moved.url, tmp_path) as lab:
+        for month, due in {0: old, 2: ("/new",), 4: (), 5: old, 7: ("/new",)}.items():
+            if month == 2:
+                site.pages |= {"/": page(*old, "/new"), "/new": page(*old)}
+            moved.set_time(datetime(2027, 1 + month, 15, 12, tzinfo=UTC))
+            done = lab.crawl(BLOOM_RECRAWL_AFTER="5 months")
+            assert done.hits == Counter(["/", *due]), month
 
 
 def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
     lab = lab_of({"/": page("/list/a", "/b"), "/list/a": page("/c"), "/b": page(), "/c": page()})
-    settings = rules(("/list/", "run"))
+    settings = {"BLOOM_RECRAWL_RULES": '[["/list/", "run"]]'}
     assert lab.crawl(**settings).hits == Counter([*lab.site.pages])
     lab.site.pages |= {"/list/a": page("/c", "/d"), "/d": page()}
     done = lab.crawl(**settings)
@@ -190,18 +40,11 @@ def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
     assert "nothing was new" not in lab.crawl(**settings).log, "the listing page was read"
 
 
-#: A start page that is looked up, with retries.
-START = """
-class StartSpider(OddSpider):
-    custom_settings = {"RETRY_TIMES": 1, "CLOSESPIDER_TIMEOUT": 60}
-"""
-
-
 @pytest.mark.parametrize(
     ("replies", "hits"),
     [
-        ([ERROR, moved("/", cookie="is=here"), page("/a")], ["/", "/", "/", "/a"]),
-        ([moved("/a")], ["/", "/a"]),
+        ([ERROR, moved_to("/", cookie="is=here"), page("/a")], ["/", "/", "/", "/a"]),
+        ([moved_to("/a")], ["/", "/a"]),
     ],
     ids=["retried, and redirected to itself", "redirected"],
 )
@@ -209,7 +52,7 @@ def test_what_a_start_request_turns_into_is_fetched_once(
     lab_of: LabOf, replies: list[Reply], hits: list[str]
 ) -> None:
     lab = lab_of({"/": replies, "/a": page()})
-    done = lab.crawl(START)
+    done = lab.crawl(RETRY_TIMES=1, CLOSESPIDER_TIMEOUT=60)
     assert done.hits == Counter(hits)
     assert_ended_well(done)
-    assert lab.crawl(START).hits["/"] == 1, "in each run"
+    assert lab.crawl().hits["/"] == 1, "in each run"

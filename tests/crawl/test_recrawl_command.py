@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.lab_commands import Called, bloom
 from support.odd_site import ERROR, Lab, LabOf, page
-from support.polling import until
 
 from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS
 from scrapy_bloom.crawl.leftovers import GIVEN_UP_SECONDS
@@ -64,7 +63,7 @@ class Own(OddSpider):
     lab = lab_of({"/": page("/a"), "/a": page(), "/b": page()})
     lab.site.hold_after(1)
     with lab.start(spider) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the page is asked for")
+        crawl.until(lambda: lab.site.held, "the page is asked for")
         done = recrawl(lab, "/a", "/b", spider=spider)
         assert ("pending already" in done.out) is (times == 1)
         lab.site.release()
@@ -86,29 +85,23 @@ class Own(OddSpider):
 """
 
 
-@pytest.fixture
-def failing(lab_of: LabOf) -> Lab:
-    """A site of which three pages have failed."""
+def test_all_that_failed_is_due_at_once_with_its_own_requests(lab_of: LabOf) -> None:
+    """Whatever its key, version, method and callback; other URLs may be given, too."""
     pages = dict.fromkeys(("/a", "/b", "/c"), (ERROR, page()))
     lab = lab_of({"/": page(), **pages, "/d": page(), "/e": page()})
     lab.crawl(FAILING, **NO_RETRIES)
     assert bloom(lab, "pending", "--json", spider=FAILING).json["failed"] == 3
-    return lab
-
-
-def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> None:
-    """Whatever its key, version, method and callback; other URLs may be given, too."""
-    done = failing.crawl(FAILING)
+    done = lab.crawl(FAILING)
     assert done.hits == EACH_RUN, "it waits"
     assert "remembers 1 URLs, has 3 pending requests, and never forgets" in done.log
     assert "1 URLs are remembered, 3 pending" in done.log
     assert done.stats["bloom/pending"] == 3
-    called = recrawl(failing, "--failed", "/a", "/e", "--json", spider=FAILING)
+    called = recrawl(lab, "--failed", "/a", "/e", "--json", spider=FAILING)
     assert [called.json[name] for name in ("retried", "ready", "none")] == [3, 1, 0]
-    last = failing.crawl(FAILING)
+    last = lab.crawl(FAILING)
     assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c", "/e"])
     assert last.stats["GET 7"] == 1
-    assert not failing.claims()
+    assert not lab.claims()
 
 
 def test_requests_that_cannot_be_saved_are_crawled_with_the_page_that_yields_them(
@@ -142,19 +135,6 @@ def test_a_page_that_has_failed_too_often_waits_for_a_link_or_a_user(lab_of: Lab
     assert (row["url"], row["next_try"]) == (f"{lab.site.url}/a", None)
     assert "1 URL will be crawled" in recrawl(lab, "--failed").out
     assert lab.crawl().hits == EACH_RUN + Counter(["/a"])
-    assert not lab.claims()
-
-
-def test_a_crawl_that_runs_crawls_it_before_it_ends(lab: Lab) -> None:
-    lab.site.pages["/"] = page("/new")
-    lab.site.hold_after(1)
-    before = lab.site.hits()
-    with lab.start() as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the new page is asked for")
-        recrawl(lab, "/a")
-        lab.site.release()
-        crawl.wait()
-    assert lab.site.hits() - before == EACH_RUN + Counter(["/new", "/a"])
     assert not lab.claims()
 
 

@@ -1,14 +1,13 @@
 """Heartbeats, scans and retries by a clock of the test, on a real server."""
 
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.cli import KEY, URLS, claim, claims, fail
 from support.clock import MovedServer
-from support.loops import eventually, in_loop
+from support.loops import in_loop
 from support.servers import Server
 from support.workers import Worker as Crawler
 
@@ -67,14 +66,11 @@ def recovery_of(crawler: Crawler) -> tuple[Roster, Leftovers]:
 @pytest.mark.parametrize(
     ("shares", "is_idle", "others", "pause"),
     [
-        (True, False, 0, 1),
         (True, False, 100, 1),
         (True, False, 300, 3),
         (True, False, 999, HEARTBEAT * 0.999),
         (True, True, 100, 0.5),
-        (True, True, 300, 1.5),
         (False, True, 300, 1.5),
-        (False, False, 0, HEARTBEAT),
         (False, False, 300, HEARTBEAT),
     ],
 )
@@ -129,19 +125,6 @@ async def test_a_worker_that_came_after_the_last_heartbeat_keeps_its_claims(
             assert left.may_have_more is False
 
 
-@in_loop
-async def test_a_heartbeat_tells_when_a_worker_has_died_or_left(own_server: Server) -> None:
-    async with Crawler(own_server.url, **FAR) as crawler:
-        mine, _ = recovery_of(crawler)
-        enter(own_server, range(300))
-        assert [await mine.beat() for _ in range(2)] == [False, False]
-        enter(own_server, range(1), left=0)
-        assert [await mine.beat() for _ in range(2)] == [True, False]
-        with own_server.client() as client:
-            client.zremrangebyrank(ENTRIES, 1, 1)
-        assert [await mine.beat() for _ in range(2)] == [True, False]
-
-
 # -- retries --
 
 
@@ -193,29 +176,6 @@ def test_of_two_failed_pages_the_first_one_is_retried_first_and_the_second_later
                 await left.free()
                 assert await left.pick_up()
                 assert holds(slot, [first, second])
-
-    retry()
-
-
-def test_a_run_retries_each_failed_page_when_it_may(
-    moved_server: MovedServer, clock: Clock
-) -> None:
-    """It has nothing else to do, and was told when it opened that both wait."""
-
-    @in_loop
-    async def retry() -> None:
-        with moved_server.client() as client:
-            client.flushall()
-            bloom = BloomFilter(client, KEY)
-            fail(bloom, URLS[:1], 100)
-            fail(bloom, URLS[1:2], 500)
-            async with Crawler(moved_server.url, BLOOM_HEARTBEAT=1) as crawler:
-                slot = schedule_with(crawler)
-                crawler.crawl.may_close()
-                for pause, retried in ((100, URLS[:1]), (400, URLS[:2])):
-                    moved_server.move(pause)
-                    clock.now += pause
-                    await eventually(partial(holds, slot, retried))
 
     retry()
 
