@@ -1,8 +1,11 @@
 """Addresses with TLS: options, clients of both kinds, and what errors say."""
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from scrapy_bloom.settings import BloomSettings
 #: The time-out of servers that are not expected to answer.
 SHORT = 0.3
 Use = Callable[..., None]
+#: What a connection with TLS begins with: a record of a handshake.
+HELLO = b"\x16\x03"
 TLS = "can't be reached over TLS. Check that it uses TLS on this port, and the ssl_ arguments"
 
 
@@ -80,10 +85,49 @@ def test_no_tls_to_a_port_with_it(tls_server: TLSServer, using: Use) -> None:
 # -- scrapy-redis's settings --
 
 
+@contextmanager
+def listening(first: list[bytes]) -> Iterator[int]:
+    """Listen on a port, and note the first bytes of each connection."""
+
+    def note() -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                if not (data := connection.recv(4_096)):
+                    return
+                first.append(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        thread = Thread(target=note)
+        thread.start()
+        try:
+            yield port
+        finally:
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join()
+
+
 def arguments(**settings: Any) -> dict[str, Any]:
     """Return where a crawl connects to."""
     found = BloomSettings.read(Settings(settings), "shop")
     return {"url": found.redis_url, **(found.redis_params or {})}
+
+
+@pytest.mark.parametrize("flag", [True, "true", "1", 1])
+@pytest.mark.parametrize("name", ["REDIS_PARAMS", "BLOOM_REDIS_PARAMS"])
+def test_a_password_is_sent_over_tls_only_if_the_arguments_ask_for_it(
+    name: str, flag: object, using: Use
+) -> None:
+    first = list[bytes]()
+    with listening(first) as port:
+        where = {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": port}
+        with refused(f"rediss://127.0.0.1:{port}"):
+            using(**arguments(**where, **{name: {"ssl": flag, "password": SECRET}}))
+    assert first
+    for data in first:
+        assert data.startswith(HELLO)
+        assert SECRET.encode() not in data
 
 
 def test_the_arguments_of_scrapy_redis_lead_to_a_server_with_tls(
