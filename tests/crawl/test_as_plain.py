@@ -324,22 +324,6 @@ def test_a_page_has_failed_whose_callbacks_exception_a_middleware_handles(lab_of
 
 # -- the log --
 
-LIBRARY = """
-from scrapy_bloom import BloomFilter
-
-class LibrarySpider(OddSpider):
-    async def start(self):
-        BloomFilter("redis://127.0.0.1:1/0", "own").add("a")
-        yield Request(self.settings["SITE_URL"] + "/")
-"""
-
-
-def test_an_error_of_a_filter_of_the_projects_own_is_logged_by_scrapy(lab_of: LabOf) -> None:
-    done = lab_of({"/": page()}).crawl(LIBRARY)
-    assert "Traceback" in done.log
-    assert "can't be reached" in done.log
-    assert "the crawl doesn't start" not in done.log
-
 
 def unhandled(error: Exception) -> None:
     """Log an error as Twisted logs those that nobody handles."""

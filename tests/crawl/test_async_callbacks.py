@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support.odd_site import Lab, LabOf, page
-from support.polling import until
 
 #: The first duplicate that nobody knows here can't be logged: /page waits until that has failed.
 FAILING = """
@@ -51,29 +50,14 @@ def test_a_page_has_failed_whose_links_were_not_all_scheduled_while_it_waited(
 
 #: /waits yields an item and a link, waits for a download, and yields another link.
 WAITING = """
-import asyncio
-from scrapy import version_info
-from scrapy.utils.defer import maybe_deferred_to_future
-
 class WaitingSpider(OddSpider):
     async def parse(self, response):
         for request in self.links(response):
             yield request
         if response.url.endswith("/waits"):
             yield {"url": response.url}
-            await self.download(Request(response.urljoin("/inline")))
+            await self.download(response.urljoin("/inline"))
             yield response.follow("/after")
-
-    async def download(self, request):
-        if version_info >= (2, 14):
-            return await self.crawler.engine.download_async(request)
-        return await maybe_deferred_to_future(self.crawler.engine.download(request))
-"""
-CANCELLED = """
-    async def download(self, request):
-        gone = asyncio.get_running_loop().create_future()
-        gone.cancel()
-        await gone
 """
 SETTINGS: dict[str, Any] = {"BLOOM_HEARTBEAT": 1}
 SITE = {"/": page("/waits"), "/waits": page("/before")}
@@ -97,8 +81,8 @@ def test_a_crawl_that_ends_while_a_callback_waits_loses_none_of_its_links(
     lab = lab_of(SITE)
     lab.site.hold("/inline")
     with lab.start(WAITING, **SETTINGS) as crawl:
-        until(lambda: "/before" in lab.recorded() or crawl.is_over, "the callback waits")
-        until(lambda: lab.site.held or crawl.is_over, "its download is under way")
+        crawl.until(lambda: "/before" in lab.recorded(), "the callback waits")
+        crawl.until(lambda: lab.site.held, "its download is under way")
         crawl.ask_to_stop()
         if is_done:
             lab.site.release()
@@ -108,15 +92,3 @@ def test_a_crawl_that_ends_while_a_callback_waits_loses_none_of_its_links(
     assert lab.recorded() == {"/before", *(["/waits"] if is_done else [])}
     assert lab.claims().keys() == {"/after" if is_done else "/waits"}
     assert_complete_after_a_rerun(lab, fetched=not is_done)
-
-
-def test_a_page_is_not_remembered_whose_callback_is_cancelled_while_it_waits(
-    lab_of: LabOf,
-) -> None:
-    """What it has yielded before is crawled. The crawl is killed, as Scrapy's wouldn't end."""
-    lab = lab_of(SITE)
-    with lab.start(WAITING + CANCELLED, **SETTINGS) as crawl:
-        until(lambda: "/before" in lab.recorded() or crawl.is_over, "its link is crawled")
-        crawl.kill()
-    assert lab.recorded() == {"/before"}
-    assert_complete_after_a_rerun(lab, fetched=True)

@@ -179,9 +179,7 @@ def test_what_fails_is_tried_again_when_it_is_due(lab_of: LabOf) -> None:
 # -- callbacks and errbacks --
 
 CALLBACKS = """
-from scrapy import Request, version_info
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.utils.defer import maybe_deferred_to_future
 
 class CallbackSpider(OddSpider):
     def parse(self, response):
@@ -215,12 +213,6 @@ class CallbackSpider(OddSpider):
         yield response.follow("/claimed-first")
         for link in ("/claimed-first", "/linked-elsewhere", "/unlinked", "/inline-moved"):
             yield {"status": (await self.download(response.urljoin(link))).status}
-
-    async def download(self, url):
-        request = Request(url)
-        if version_info >= (2, 14):
-            return await self.crawler.engine.download_async(request)
-        return await maybe_deferred_to_future(self.crawler.engine.download(request))
 
     def parse_copies_meta(self, response):
         yield response.follow("/broken-copy", meta=response.meta)

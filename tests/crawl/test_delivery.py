@@ -309,18 +309,6 @@ def test_a_disk_that_is_full_for_a_while_loses_no_item(
     assert_all(done, store, {*store.items()})
 
 
-def test_half_an_item_that_a_full_disk_has_left_spoils_no_other(store: Store) -> None:
-    """The next run adds to the same file."""
-    file = store.feeds / "items.jsonl"
-    settings = store.settings(FEEDS=json.dumps({str(file): {"format": "jsonlines"}}))
-    is_full = FULL.replace("10 <= self.count < 26", "True")
-    store.lab.crawl(SPIDER + is_full, LOG_LEVEL="INFO", **settings)
-    assert not file.read_bytes().endswith(b"\n")
-    store.lab.make_due()
-    assert_all(store.lab.crawl(SPIDER, **settings), store, {*store.items()})
-    assert store.items()["/"] == 2, "the first item of each run"
-
-
 def test_an_item_that_one_feed_cannot_write_loses_no_other(store: Store) -> None:
     """It closes a batch of the feed before, which takes no item any more."""
     lab = store.lab

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from support.lab_commands import Called
 from support.odd_site import Lab, LabOf, page, tree
+from support.servers import contents
 
 PAGES = 12
 SPIDER = '''
-from support.odd_site import OddSpider
+from support.spiders import OddSpider
 
 class Own(OddSpider):
     """Its contract is for scrapy check."""
@@ -58,7 +59,7 @@ def scrapy(
     body: str = "",
 ) -> Called:
     """Call Scrapy in a project; no filter is read or written, and nothing else is fetched."""
-    stored, before = contents(lab), lab.site.hits()
+    stored, before = contents(lab.client), lab.site.hits()
     settings = {
         "SPIDER_MODULES": ["odd_spider"],
         "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
@@ -72,14 +73,9 @@ def scrapy(
     (directory / "odd_spider.py").write_text(SPIDER.format(body=body, url=lab.site.url))
     done = Called(*lab.nursery.run([*arguments], directory, environment={"BROWSER": "true"}))
     assert "Traceback" not in done.err, done.err
-    assert contents(lab) == stored
+    assert contents(lab.client) == stored
     assert not {path for path in lab.site.hits() - before if path not in ("/", "/robots.txt")}
     return done
-
-
-def contents(lab: Lab) -> dict[bytes, bytes | None]:
-    """All that is on the server."""
-    return {key: lab.client.dump(key) for key in lab.client.scan_iter()}
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -17,7 +17,6 @@ from support.odd_site import (
     page,
     tree,
 )
-from support.polling import until
 
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.
@@ -29,19 +28,6 @@ NOT_READ = "[bloom-not-read]"
 ODD = "13579"
 ITEMS = """
 from dataclasses import dataclass
-
-class Keep:
-    path = ""
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        cls.path = crawler.settings["ITEMS_FILE"]
-        return cls()
-
-    def process_item(self, item, spider=None):
-        with open(self.path, "a") as file:
-            file.write(item["url"] + "\\n")
-        return item
 
 @dataclass
 class Place:
@@ -86,7 +72,7 @@ def settings_of(lab: Lab, way: str) -> dict[str, Any]:
         "jobdir": {"JOBDIR": lab.directory / "job"},
         "scrapy-redis": SHARED_QUEUE,
     }
-    return {"BLOOM_HEARTBEAT": 1, "ITEMS_FILE": lab.directory / "items", **ways[way]}
+    return {"BLOOM_HEARTBEAT": 1, **ways[way]}
 
 
 def interrupt(lab: Lab, end: str, spider: str, settings: dict[str, Any]) -> None:
@@ -126,8 +112,8 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
         lab.make_due()
         lab.crawl(spider, **settings)
     assert lab.site.hits().keys() == lab.site.pages.keys()
-    items = (lab.directory / "items").read_text().splitlines()
-    assert {*items} == {lab.site.url + path for path in lab.site.pages if path[-1] in ODD}
+    items = {item["url"] for item in lab.items()}
+    assert items == {lab.site.url + path for path in lab.site.pages if path[-1] in ODD}
     assert not lab.claims()
 
 
@@ -207,10 +193,9 @@ def test_a_start_url_that_is_gone_from_its_list_is_crawled_after_a_kill(
         lab.client.rpush("start", f'{{"url": "{lab.site.url}{path}"}}')
     lab.site.hold_after(number - 1)
     with lab.start(START, **DISTRIBUTED) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "a page is under way")
+        crawl.until(lambda: lab.site.held, "a page is under way")
         kept = f"once:/{number}"
-        until(lambda: lab.claims().keys() == {kept} or crawl.is_over, "its request is stored")
-        assert not crawl.is_over, crawl.log
+        crawl.until(lambda: lab.claims().keys() == {kept}, "its request is stored")
         crawl.kill()
     assert lab.client.llen("start") == 2 - number
     lab.crawl(START, **DISTRIBUTED)
@@ -227,8 +212,7 @@ def test_a_page_is_not_lost_whose_request_is_in_the_queue_without_a_claim(lab_of
     for claim in lab.claims().values():
         lab.client.delete(claim.key)
     with lab.start(**DISTRIBUTED, CONCURRENT_REQUESTS=4) as crawl:
-        until(lambda: "/a" in lab.recorded() or crawl.is_over, "a page that links it is crawled")
-        assert not crawl.is_over, crawl.log
+        crawl.until(lambda: "/a" in lab.recorded(), "a page that links it is crawled")
         assert "/b" not in lab.recorded()
         crawl.kill()
     lab.site.pages["/b"] = page()

@@ -216,35 +216,4 @@ async def parse(self, response):
 # -- what a page yields --
 
 
-def test_callbacks_that_block_the_crawl_are_no_outage(lab_of: LabOf) -> None:
-    lab = lab_of(tree(4))
-    code = spider("""
-def parse(self, response):
-    import time
-    for request in self.links(response):
-        yield request
-        time.sleep(0.2)
-""")
-    # A page blocks for longer than that: its links are gathered without a turn of the loop.
-    done = lab.crawl(code, BLOOM_TIMEOUT=0.3)
-    assert done.hits == Counter(lab.site.pages.keys())
-    assert "bloom/outages" not in done.stats
-    assert_ended_well(done)
-
-
 # -- what is new and is not scheduled --
-
-IGNORING = """
-def on_scheduled(self, request):
-    if request.url.endswith("/refused") and self.settings.getbool("IGNORES"):
-        raise IgnoreRequest
-"""
-
-
-def test_what_a_handler_refuses_is_not_claimed_in_the_end(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/a", "/refused"), "/a": page("/refused"), "/refused": page()})
-    done = lab.crawl(spider(IGNORING), IGNORES=True)
-    assert done.hits == Counter(["/", "/a"])
-    assert done.recorded == {"/a"}
-    assert_ended_well(done)
-    assert lab.crawl(spider(IGNORING)).hits == Counter(["/", "/refused"])

@@ -43,7 +43,7 @@ def test_spiders_on_one_filter_share_what_was_crawled(lab_of: LabOf) -> None:
 TWO_SPIDERS = """
 import sys
 from scrapy.crawler import CrawlerProcess
-from support.odd_site import OddSpider
+from support.spiders import OddSpider
 
 process = CrawlerProcess(dict(pair.split("=", 1) for pair in sys.argv[1:]))
 for name in ("first", "second"):

@@ -1,6 +1,5 @@
 """Each outage costs a crawl one time-out; what it has seen by then is written when it ends."""
 
-import logging
 import os
 import re
 import signal
@@ -15,17 +14,15 @@ import redis
 from scrapy import Request
 from support.loops import eventually, in_loop
 from support.odd_site import Lab, serve, tree
-from support.outages import full, kick, killed, replaced, stalled
+from support.outages import full, killed, replaced, stalled
 from support.polling import until
-from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import LASTING, Server
-from support.workers import TIMEOUT, Worker, claimed, confirm, marked, page, put, recorded
+from support.workers import TIMEOUT, Worker, confirm, marked, page, recorded
 
 from scrapy_bloom.bloom.errors import NotReadyError
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.crawl import outage, writer
-from scrapy_bloom.crawl.ops import OpKind
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 pytestmark = pytest.mark.usefixtures("short_retries")
@@ -142,26 +139,6 @@ async def test_a_page_that_ends_in_an_outage_is_ready_to_be_crawled_again(
 
 
 @in_loop
-async def test_a_server_that_answers_just_in_time_holds_up_a_request_once(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    """All round trips of a lookup have one time-out: here each block's ring is read before."""
-    with Proxy(own_server.port) as proxy:
-        settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_TIMEOUT": 0.5}
-        async with Worker(proxy.url, **settings) as worker:
-            worker.server.bloom.session.views.clear()
-            proxy.fault = Fault(Kind.DELAY, seconds=0.4)
-            before, _ = worker.server.round_trips
-            assert not worker.sees(0)
-            after, _ = worker.server.round_trips
-            assert after - before <= 2
-            assert worker.stat("unknown") == 1
-            assert "didn't answer in time" in caplog.text
-            proxy.fault = PASS
-            await worker.found_again()
-
-
-@in_loop
 async def test_the_window_of_a_run_needs_no_server(own_server: Server) -> None:
     hub = Request("https://example.com/", meta={"bloom_recrawl_after": "run"})
     async with Worker(own_server.url, BLOOM_REMEMBER="scheduled") as worker:
@@ -186,45 +163,6 @@ async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path
 
 
 # -- the spider is closed, or paused --
-
-
-@in_loop
-async def test_the_spider_is_closed_once_if_that_is_wanted(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_ON_REDIS_ERROR": "close"}
-    async with Worker(own_server.url, **settings) as worker:
-        with killed(own_server):
-            assert not worker.sees(0)
-            await eventually(lambda: worker.engine.calls)
-            assert not worker.sees(1), "requests go on until it is closed"
-            assert worker.sees(1)
-            await eventually(lambda: worker.server.outage.failures > 3)
-        await worker.found_again()
-        assert worker.engine.calls == [writer.CLOSED_WITHOUT_SERVER]
-        await eventually(lambda: not worker.ops)
-    assert marked(own_server, "scheduled") == 2
-    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "the spider closes unless the server is back soon. " in warnings[0].getMessage()
-
-
-@in_loop
-async def test_the_spider_is_not_closed_because_a_connection_was(own_server: Server) -> None:
-    """The crawl replaces an idle connection."""
-    # With "scheduled", the thread has nothing to do: it does not notice a restart.
-    settings = {"BLOOM_ON_REDIS_ERROR": "close", "BLOOM_REMEMBER": "scheduled"}
-    async with Worker(own_server.url, **settings) as worker:
-        with own_server.client() as client:
-            client.ping()
-            kick(client)
-        assert not worker.sees(0)
-        assert worker.sees(0)
-        with killed(own_server):
-            pass
-        assert not worker.sees(1)
-        assert worker.sees(1)
-        assert worker.stat("outages") == 0
-        assert worker.engine.calls == []
 
 
 @REMEMBER
@@ -266,31 +204,6 @@ async def test_the_crawl_goes_on_after_too_many_writes_without_an_outage(
 
 
 # -- a server that is out of memory: no claims are made, and those that are there end --
-
-
-@in_loop
-async def test_pages_that_end_are_noted_once_there_is_memory_again(own_server: Server) -> None:
-    async with Worker(own_server.url) as worker:
-        assert not any(worker.sees(number) for number in range(10))
-        with full(own_server):
-            assert not worker.sees(10)
-            confirm(worker, *range(5), 10)
-            put(worker, OpKind.RELEASE, *range(5, 8))
-            assert worker.stat("outages") == 1
-        await worker.found_again()
-    assert (recorded(own_server), claimed(own_server)) == (6, 2)
-
-
-@in_loop
-async def test_claims_end_on_a_full_server(own_server: Server) -> None:
-    """Else it would stay full."""
-    async with Worker(own_server.url) as worker:
-        assert not any(worker.sees(number) for number in range(10))
-        with full(own_server):
-            put(worker, OpKind.RELEASE, *range(9))
-            await worker.crawl._writer.flush()
-            assert worker.stat("outages") == 0
-            assert claimed(own_server) == 1
 
 
 # -- the crawl ends during an outage, or right after it --

@@ -143,10 +143,3 @@ def test_a_page_whose_outputs_are_not_all_scheduled_is_not_remembered(lab_of: La
         "/logs": "-",
     }
     assert done.recorded == {"/a", "/b"}
-
-
-def test_a_scraper_of_another_form_is_an_error_before_the_first_page(lab_of: LabOf) -> None:
-    code = "from scrapy.core.scraper import Scraper\n"
-    code += "Scraper.handle_spider_output_async = lambda self, other: None\n"
-    log = lab_of({"/": page()}).refused(code + PLAIN)
-    assert "can't be looked up together in this engine" in log

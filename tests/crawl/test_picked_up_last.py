@@ -77,7 +77,7 @@ def test_pages_of_a_killed_run_are_fetched_after_the_login(lab_of: LabOf) -> Non
     lab.site.pages["/start"] = member
     lab.site.hold("/login")
     with lab.start(LOGIN, **SETTINGS) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "it logs in")
+        crawl.until(lambda: lab.site.held, "it logs in")
         wait_for_beats(lab, 2)  # as good as ever to pick something up
         lab.site.release()
         crawl.wait()
@@ -104,13 +104,6 @@ def test_a_run_that_is_never_idle_crawls_what_others_left_in_turns_with_its_own(
     assert not {*left} & {*own}
 
 
-#: A worker begins at a page of its own, but has the same arguments as the others.
-WORKER = """
-class WorkerSpider(OddSpider):
-    async def start(self):
-        if start := self.settings.get("START"):
-            yield Request(self.settings["SITE_URL"] + start)
-"""
 DOWNLOADS = 2
 
 
@@ -126,23 +119,22 @@ def test_a_busy_worker_shares_though_pages_are_left_that_it_has_no_room_for(
     with ExitStack() as stack:
 
         def start(path: str = "") -> Crawl:
-            return stack.enter_context(lab.start(WORKER, START=path, **settings))
+            return stack.enter_context(lab.start(START=path, **settings))
 
         killed = start("/other")
-        until(lambda: "/failed" in failed(lab) or killed.is_over, "a page has failed")
+        killed.until(lambda: "/failed" in failed(lab), "a page has failed")
         busy = start("/")
-        until(lambda: lab.site.held == 1 + DOWNLOADS or busy.is_over, "it's busy")
+        busy.until(lambda: lab.site.held == 1 + DOWNLOADS, "it's busy")
         lab.make_due()
         killed.kill()
         lab.site.pages["/failed"] = page()
         lab.site.release("/left")
         wait_for_beats(lab, 2)
         idle = start()
-        until(
-            lambda: len({*links} & lab.site.hits().keys()) > DOWNLOADS or idle.is_over,
-            "the idle one has some of its requests",
+        idle.until(
+            lambda: len({*links} & lab.site.hits().keys()) > DOWNLOADS,
+            "it has some of the busy one's requests",
         )
-        assert not idle.is_over, idle.log
         lab.site.release()
         for crawl in (busy, idle):
             crawl.wait()

@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request
 from support.clock import MovedServer
 from support.counting import REMEMBER, assert_ended_well
-from support.dupefilters import URL, Make
+from support.dupefilters import URL
 from support.loops import in_loop
 from support.odd_site import ERROR, Lab, LabOf, Reply, moved, page, serve
 from support.servers import Server
@@ -61,71 +61,10 @@ def test_pages_are_crawled_again_five_months_after_they_were_first_seen(
         assert crawl_in(month, "5 months") == Counter(due.get(month, ())), month
 
 
-def test_a_window_that_one_run_is_given_changes_nothing_for_the_next_one(
-    lab: Lab, crawl_in: CrawlIn
-) -> None:
-    """An experiment deletes nothing; a text without a unit is an error.
-
-    With another period, the generations that are there count until their own expiry.
-    """
-    assert crawl_in(0, "5 months") == Counter(OLD)
-    assert '"2 days" or "2 months"' in lab.refused(BLOOM_RECRAWL_AFTER="2")
-    windows = [(1, "2 days"), (2, "5 months"), (3, "2 months"), (4, "5 months"), (9, "5 months")]
-    found = {month: crawl_in(month, window) for month, window in windows}
-    assert found == {1: {}, 2: {}, 3: Counter(OLD), 4: {}, 9: Counter(OLD)}
-
-
-def test_a_filter_that_never_forgot_counts_as_seen_when_it_gets_a_window(crawl_in: CrawlIn) -> None:
-    assert crawl_in(0, "never") == Counter(OLD)
-    for month, window in [(30, "2 months"), (31, "never"), (50, "never")]:
-        assert not crawl_in(month, window)
-
-
 # -- rules, and URLs that move between them --
 
 
-def rule(window: object, *others: tuple[object, object]) -> dict[str, Any]:
-    """Return settings with a rule for all URLs, and others."""
-    return {"BLOOM_RECRAWL_RULES": [*others, (".", window)]}
-
-
 # -- one URL alone --
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "seen"),
-    [
-        ("never", "1 day", False),
-        ("1 day", "6 months", False),
-        ("1 day", "1 day", True),
-        ("1 day", "run", False),
-        ("default", "run", False),
-        ("9 months", "default", False),
-        ("24 hours", "1 day", True),
-    ],
-)
-def test_a_url_that_moves_to_another_window_is_new_there_once(
-    make: Make, before: object, after: object, seen: bool
-) -> None:
-    settings = {"BLOOM_RECRAWL_AFTER": "6 months"}
-    assert not make(**rule(before), **settings).request_seen(Request(URL))
-    moved = make(**rule(after), **settings)
-    assert moved.request_seen(Request(URL)) is seen
-    assert moved.request_seen(Request(URL))
-    assert not moved.request_seen(Request(f"{URL}&other"))
-
-
-def test_a_listing_remembered_for_ever_is_due_by_the_rule_that_it_gets(
-    make: Make, moved: MovedServer
-) -> None:
-    settings = {"BLOOM_REDIS_URL": moved.url, "BLOOM_RECRAWL_AFTER": "never"}
-    assert not make(**settings).request_seen(Request(URL))
-    after = settings | rule("1 day")
-    for days in (0, 1, 1):  # at the change, then each day
-        moved.move(86_400 * days)
-        dupefilter = make(**after)
-        assert not dupefilter.request_seen(Request(URL))
-        assert dupefilter.request_seen(Request(URL))
 
 
 # -- many at once --

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.lab_commands import Called, bloom
 from support.odd_site import ERROR, Lab, LabOf, page
-from support.polling import until
 
 from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS
 from scrapy_bloom.crawl.leftovers import GIVEN_UP_SECONDS
@@ -64,7 +63,7 @@ class Own(OddSpider):
     lab = lab_of({"/": page("/a"), "/a": page(), "/b": page()})
     lab.site.hold_after(1)
     with lab.start(spider) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the page is asked for")
+        crawl.until(lambda: lab.site.held, "the page is asked for")
         done = recrawl(lab, "/a", "/b", spider=spider)
         assert ("pending already" in done.out) is (times == 1)
         lab.site.release()
@@ -111,22 +110,6 @@ def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> N
     assert not failing.claims()
 
 
-def test_requests_that_cannot_be_saved_are_crawled_with_the_page_that_yields_them(
-    lab_of: LabOf,
-) -> None:
-    spider = """
-class Own(OddSpider):
-    def parse(self, response):
-        is_a = response.url.endswith("/a")
-        return self.links(response, **({"callback": lambda response: None} if is_a else {}))
-"""
-    lab = lab_of({"/": page("/a"), "/a": page("/b"), "/b": (ERROR, page())})
-    lab.crawl(spider, **NO_RETRIES)
-    assert "1 request couldn't be saved" in recrawl(lab, "--failed", spider=spider).out
-    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a", "/b"])
-    assert lab.recorded() == {"/a", "/b"}
-
-
 def test_a_page_that_has_failed_too_often_waits_for_a_link_or_a_user(lab_of: LabOf) -> None:
     """It's listed for a month, and then forgotten."""
     failed = ("/a", "/b", "/c")
@@ -142,19 +125,6 @@ def test_a_page_that_has_failed_too_often_waits_for_a_link_or_a_user(lab_of: Lab
     assert (row["url"], row["next_try"]) == (f"{lab.site.url}/a", None)
     assert "1 URL will be crawled" in recrawl(lab, "--failed").out
     assert lab.crawl().hits == EACH_RUN + Counter(["/a"])
-    assert not lab.claims()
-
-
-def test_a_crawl_that_runs_crawls_it_before_it_ends(lab: Lab) -> None:
-    lab.site.pages["/"] = page("/new")
-    lab.site.hold_after(1)
-    before = lab.site.hits()
-    with lab.start() as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the new page is asked for")
-        recrawl(lab, "/a")
-        lab.site.release()
-        crawl.wait()
-    assert lab.site.hits() - before == EACH_RUN + Counter(["/new", "/a"])
     assert not lab.claims()
 
 

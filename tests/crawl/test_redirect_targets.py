@@ -17,29 +17,14 @@ MAINTENANCE = Reply(status=503)
 SPIDER = """
 from scrapy.exceptions import IgnoreRequest
 
-class Drop:
-    @classmethod
-    def from_crawler(cls, crawler):
-        self = cls()
-        self.when = crawler.settings.get("DROPS")
-        return self
-
-    def drop(self, when, request):
-        if self.when == when and request.url.endswith("/target"):
-            raise IgnoreRequest
-
-    def process_request(self, request, spider=None):
-        self.drop("before", request)
-
+class Drop(Component):
     def process_response(self, request, response, spider=None):
-        self.drop("after", request)
+        if self.crawler.settings.getbool("DROPS") and request.url.endswith("/target"):
+            raise IgnoreRequest
         return response
 
 class RedirectSpider(OddSpider):
     custom_settings = {"DOWNLOADER_MIDDLEWARES": {Drop: 10}}
-
-    async def start(self):
-        yield Request(self.settings["SITE_URL"] + self.settings.get("START", "/"))
 """
 
 
@@ -81,10 +66,10 @@ def test_pages_wait_for_a_pending_page_that_they_redirect_to(lab_of: LabOf, end:
     pages = {"/": page("/a", "/b", "/c"), "/a": moved("/target"), "/b": moved("/target")}
     lab = lab_of({**pages, "/c": page(), "/target": ERROR if end == "fails" else page()})
     lab.site.hold("/target")
-    drops = "after" if end == "is dropped" else "never"
+    drops = end == "is dropped"
     with lab.start(SPIDER, CONCURRENT_REQUESTS=2, DROPS=drops, **ONCE) as crawl:
         # One download is held, so both redirects come before /c.
-        until(lambda: "/c" in lab.recorded() or crawl.is_over, "/c is crawled")
+        crawl.until(lambda: "/c" in lab.recorded(), "/c is crawled")
         assert lab.recorded() == {"/c"}
         lab.site.release()
         crawl.wait()
@@ -94,69 +79,28 @@ def test_pages_wait_for_a_pending_page_that_they_redirect_to(lab_of: LabOf, end:
     assert kinds(lab) == dict.fromkeys(failed, "-")
 
 
-def test_pages_that_redirect_to_a_dropped_page_are_new_again(lab_of: LabOf) -> None:
-    sources = ("/a", "/b", "/c")
-    lab = lab_of({"/": page(*sources), **dict.fromkeys(sources, moved("/target"))})
-    lab.site.pages["/target"] = page()
-    done = lab.crawl(SPIDER, DROPS="before", CONCURRENT_REQUESTS=1, **ONCE)
-    assert not done.recorded
-    assert not done.claims
-    assert lab.crawl(SPIDER, **ONCE).recorded == {*sources, "/target"}
-
-
-def test_a_page_fails_that_redirects_to_one_that_failed(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/target"), "/target": ERROR})
-    lab.crawl(**ONCE)
-    lab.site.pages |= {"/": page("/source"), "/source": moved("/target")}
-    done = lab.crawl(**ONCE)
-    assert not done.recorded
-    assert kinds(lab) == {"/source": "-", "/target": "-"}
-    lab.site.pages |= {"/": page(), "/target": page()}
-    lab.make_due()
-    assert lab.crawl(**ONCE).recorded == {"/source", "/target"}
-    assert not lab.claims()
-
-
-def test_a_page_stays_pending_that_redirects_to_another_workers_page(lab_of: LabOf) -> None:
-    """The other worker's page has no stored request, because a redirect led to it."""
-    lab = lab_of({"/1": page("/a"), "/2": page("/b"), "/3": page(), "/target": page()})
-    lab.site.pages |= {"/a": moved("/target"), "/b": moved("/target")}
-    lab.site.hold("/target")
-    with lab.start(SPIDER, START="/1", **ONCE) as first:
-        until(lambda: lab.site.held or first.is_over, "the target is under way")
-        with lab.start(SPIDER, START="/2", **ONCE) as second:
-            second.wait()
-            assert lab.site.hits()["/b"] == 1
-            assert "/b" in lab.claims()
-            assert not lab.recorded()
-            first.kill()
-    lab.crawl(SPIDER, START="/3", **ONCE)
-    assert lab.recorded() == {"/a", "/b", "/target"}
-    assert not lab.claims()
-
-
 def test_a_page_stays_pending_that_redirects_to_the_page_of_a_stopped_worker(
     lab_of: LabOf,
 ) -> None:
     """A worker is stopped on a redirect. When another one has its page, it continues with it."""
     lab = lab_of({"/": page("/latest"), "/latest": moved("/issue"), "/issue": page()})
     lab.site.hold("/latest", "/issue")
-    with lab.start(SPIDER, **ONCE) as stopped:
-        until(lambda: lab.site.held or stopped.is_over, "a page is under way")
+    with lab.start(**ONCE) as stopped:
+        stopped.until(lambda: lab.site.held, "a page is under way")
         os.kill(stopped.pid, signal.SIGSTOP)
         lab.site.release("/latest")
         until(lambda: not lab.site.held and not alive(lab), "it counts as dead")
         lab.site.hold("/latest")
         lab.site.pages["/"] = page()
-        with lab.start(SPIDER, **ONCE) as other:
-            until(lambda: lab.site.held or other.is_over, "the other one has its page")
+        with lab.start(**ONCE) as other:
+            other.until(lambda: lab.site.held, "the other one has its page")
             os.kill(stopped.pid, signal.SIGCONT)
-            until(lambda: lab.site.held == 2 or stopped.is_over, "it follows the redirect")
+            stopped.until(lambda: lab.site.held == 2, "it follows the redirect")
             lab.site.release("/latest")
             other.wait()
             assert not lab.recorded()
             stopped.kill()
-    lab.crawl(SPIDER, **ONCE)
+    lab.crawl(**ONCE)
     assert lab.recorded() == {"/latest", "/issue"}
 
 
@@ -169,10 +113,9 @@ def test_a_page_is_crawled_later_that_was_linked_while_a_redirect_led_to_it(
     lab.site.pages |= {"/archive": page("/issue1"), "/issue1": ERROR}
     lab.site.hold("/archive", "/issue1")
     with lab.start(**ONCE) as crawl:
-        until(lambda: lab.site.held == 2 or crawl.is_over, "the redirect is followed")
+        crawl.until(lambda: lab.site.held == 2, "the redirect is followed")
         lab.site.release("/archive")
-        until(lambda: "/archive" in lab.recorded() or crawl.is_over, "the link is found")
-        assert not crawl.is_over, crawl.log
+        crawl.until(lambda: "/archive" in lab.recorded(), "the link is found")
         if end == "it fails":
             lab.site.release()
             crawl.wait()

@@ -1,14 +1,13 @@
 """Heartbeats, scans and retries by a clock of the test, on a real server."""
 
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.cli import KEY, URLS, claim, claims, fail
 from support.clock import FrozenServer
-from support.loops import eventually, in_loop
+from support.loops import in_loop
 from support.servers import Server
 from support.workers import Worker as Crawler
 
@@ -193,29 +192,6 @@ def test_of_two_failed_pages_the_first_one_is_retried_first_and_the_second_later
                 await left.free()
                 assert await left.pick_up()
                 assert holds(slot, [first, second])
-
-    retry()
-
-
-def test_a_run_retries_each_failed_page_when_it_may(
-    frozen_server: FrozenServer, clock: Clock
-) -> None:
-    """It has nothing else to do, and was told when it opened that both wait."""
-
-    @in_loop
-    async def retry() -> None:
-        with frozen_server.client() as client:
-            client.flushall()
-            bloom = BloomFilter(client, KEY)
-            fail(bloom, URLS[:1], 100)
-            fail(bloom, URLS[1:2], 500)
-            async with Crawler(frozen_server.url, BLOOM_HEARTBEAT=1) as crawler:
-                slot = schedule_with(crawler)
-                crawler.crawl.may_close()
-                for pause, retried in ((100, URLS[:1]), (400, URLS[:2])):
-                    frozen_server.move(pause)
-                    clock.now += pause
-                    await eventually(partial(holds, slot, retried))
 
     retry()
 

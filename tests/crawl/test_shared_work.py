@@ -3,34 +3,24 @@
 The site holds its answers back while the work is shared, so no test depends on how fast a crawl is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
-from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, page, serve, tree
-from support.outages import struck
-from support.polling import until
-from support.proxy import Fault, Kind, Proxy
-from support.servers import Server
+from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, page, tree
 
 PAGES = 150
 #: Downloads of a worker at a time.
 DOWNLOADS = 2
 #: Pages that are fetched before the site holds its answers back.
 BEFORE = 40
-SETTINGS = {"CONCURRENT_REQUESTS": DOWNLOADS}
-#: All but the first worker find the start page taken: they do not even ask for it.
 SPIDER = """
 class SharingSpider(OddSpider):
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
         return super().from_crawler(crawler, category=crawler.settings["CATEGORY"])
-
-    async def start(self):
-        if self.settings.getbool("STARTS"):
-            yield Request(self.settings["SITE_URL"] + "/")
 
     def parse(self, response):
         yield {"url": response.url}
@@ -58,79 +48,47 @@ TWO_RELEASES = (
 """
 )
 
-#: The first worker waits before it gives, until the test deletes a file.
+#: The first worker waits before it gives, until the test kills it.
 GIVING = (
-    SPIDER
+    """
+import time
+from pathlib import Path
+from scrapy_bloom.bloom.protocol.claims import Claims
+"""
+    + SPIDER
     + """
     @classmethod
     def from_crawler(cls, crawler):
         if mark := crawler.settings["MARK"]:
-            hold(mark)
+            Claims.give = lambda *_: wait(Path(mark))
         return super().from_crawler(crawler)
 
-def hold(mark):
-    import pathlib, time
-    from scrapy_bloom.bloom.protocol.claims import Claims
-    give, path = Claims.give, pathlib.Path(mark)
-
-    def give_later(*args):
-        path.touch()
-        while path.exists():
-            time.sleep(0.01)
-        Claims.give = give
-        return give(*args)
-
-    Claims.give = give_later
+def wait(mark):
+    mark.touch()
+    while True:
+        time.sleep(1)
 """
 )
 
 
 @contextmanager
-def sharing(lab: Lab, **settings: Any) -> Iterator[list[Crawl]]:
-    """Run workers that all wait for the site: the first one has given requests to the others."""
-    with one_is_busy(lab, BEFORE, **settings) as (giver, stack):
-        takers = [started(lab, stack, **settings) for _ in range(2)]
-        crawls = [giver, *takers]
-        until(
-            lambda: lab.site.held > 2 * DOWNLOADS or any(c.is_over for c in crawls),
-            "all have requests",
-        )
-        assert not any(one.is_over for one in crawls), [one.log for one in crawls]
-        yield crawls
-
-
-@contextmanager
 def one_is_busy(
-    lab: Lab, before: int, spider: str = SPIDER, **settings: Any
-) -> Iterator[tuple[Crawl, ExitStack]]:
-    """Run a worker that waits for the site, and has requests in its queue."""
+    lab: Lab, before: int = BEFORE, spider: str = SPIDER, **settings: Any
+) -> Iterator[tuple[Crawl, Callable[..., Crawl]]]:
+    """Run a worker that waits for the site, and has requests in its queue.
+
+    Give what starts another one, with more settings. It has no start page, so it's idle.
+    """
     lab.site.hold_after(before)
     with ExitStack() as stack:
-        giver = started(lab, stack, spider, STARTS=True, **settings)
-        until(lambda: lab.site.held == DOWNLOADS or giver.is_over, "the giver is under way")
-        assert not giver.is_over, giver.log
-        yield giver, stack
 
+        def start(**more: Any) -> Crawl:
+            settings_of_both = {"CONCURRENT_REQUESTS": DOWNLOADS, **settings}
+            return stack.enter_context(lab.start(spider, **settings_of_both | more))
 
-@contextmanager
-def about_to_give(lab: Lab, url: str) -> Iterator[list[Crawl]]:
-    """Run workers of which the first one has taken requests out of its queue for the others.
-
-    Args:
-        lab: of the crawls.
-        url: by which the first worker reaches the server.
-    """
-    mark = lab.directory / "giving"
-    settings = {"BLOOM_HEARTBEAT": 1, "BLOOM_TIMEOUT": 1}
-    first = {"MARK": mark, "BLOOM_REDIS_URL": url}
-    with one_is_busy(lab, BEFORE, GIVING, **first, **settings) as (giver, stack):
-        taker = started(lab, stack, GIVING, **settings)
-        until(lambda: mark.exists() or giver.is_over, "the giver is about to give")
-        yield [giver, taker]
-
-
-def started(lab: Lab, stack: ExitStack, spider: str = SPIDER, **settings: Any) -> Crawl:
-    return stack.enter_context(lab.start(spider, **SETTINGS, **settings))
+        giver = start()
+        giver.until(lambda: lab.site.held == DOWNLOADS, "the giver is under way")
+        yield giver, partial(start, START="")
 
 
 def ended(lab: Lab, crawls: list[Crawl]) -> list[dict[str, Any]]:
@@ -155,9 +113,11 @@ def test_workers_share_a_site_and_fetch_each_page_once(
     lab_of: LabOf, settings: dict[str, Any]
 ) -> None:
     lab = lab_of(tree(PAGES))
-    with sharing(lab, **settings) as crawls:
+    with one_is_busy(lab, **settings) as (giver, start):
+        crawls = [giver, start(), start()]
+        giver.until(lambda: lab.site.held > 2 * DOWNLOADS, "all have requests")
         stats = ended(lab, crawls)
-        assert "given to other workers" in crawls[0].log
+        assert "given to other workers" in giver.log
     assert stats[0]["bloom/given"] > 0
     # The scan of a worker that begins may find a share before its taker does.
     assert all({"bloom/received", "bloom/picked_up"} & one.keys() for one in stats[1:])
@@ -173,10 +133,10 @@ def test_workers_share_a_site_and_fetch_each_page_once(
 )
 def test_nothing_is_given_where_work_is_not_shared(lab_of: LabOf, settings: dict[str, Any]) -> None:
     lab = lab_of(tree(PAGES))
-    with one_is_busy(lab, BEFORE, **settings) as (giver, stack):
-        other = started(lab, stack, **settings)
+    with one_is_busy(lab, **settings) as (giver, start):
+        other = start()
         if settings is SHARED_QUEUE:  # it takes its requests out of the queue
-            until(lambda: lab.site.held == 2 * DOWNLOADS, "the other one has requests")
+            other.until(lambda: lab.site.held == 2 * DOWNLOADS, "the other one has requests")
         else:
             other.wait()
         stats = ended(lab, [giver, other])
@@ -186,8 +146,8 @@ def test_nothing_is_given_where_work_is_not_shared(lab_of: LabOf, settings: dict
 
 def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
-    with one_is_busy(lab, BEFORE, TWO_RELEASES, BLOOM_HEARTBEAT=1) as (giver, stack):
-        old = started(lab, stack, TWO_RELEASES, OLD=True, BLOOM_HEARTBEAT=1).wait()
+    with one_is_busy(lab, spider=TWO_RELEASES, BLOOM_HEARTBEAT=1) as (giver, start):
+        old = start(OLD=True).wait()
         (stats,) = ended(lab, [giver])
     assert old["bloom/unreadable"] > 0
     assert stats["bloom/given"] >= old["bloom/unreadable"]
@@ -197,8 +157,8 @@ def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -
 def test_a_worker_with_other_arguments_gets_nothing_and_ends(lab_of: LabOf) -> None:
     """It ends while the other one is busy, because they are not alike."""
     lab = lab_of(tree(PAGES))
-    with one_is_busy(lab, BEFORE, CATEGORY="x") as (giver, stack):
-        other = started(lab, stack, CATEGORY="y").wait()
+    with one_is_busy(lab, CATEGORY="x") as (giver, start):
+        other = start(CATEGORY="y").wait()
         (stats,) = ended(lab, [giver])
     assert "bloom/received" not in other
     assert not stats.get("bloom/given")
@@ -216,41 +176,24 @@ def test_requests_that_others_crawl_too_are_not_given(
     """An idle worker waits for two heartbeats, and ends though the other one is still busy."""
     links = [f"/{number}" for number in range(30)]
     lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
-    settings = {**settings, "BLOOM_HEARTBEAT": 1}
-    with one_is_busy(lab, 5, **settings) as (giver, stack):
-        other = started(lab, stack, **settings).wait()
+    with one_is_busy(lab, before=5, BLOOM_HEARTBEAT=1, **settings) as (giver, start):
+        other = start().wait()
         (stats,) = ended(lab, [giver])
     assert "bloom/received" not in other
     assert not stats.get("bloom/given")
+    assert stats["scheduler/enqueued"] == len(lab.site.pages), "none was put back"
     assert lab.site.hits().keys() == lab.site.pages.keys()
     assert not lab.fetched_twice()
-
-
-@pytest.mark.parametrize("kind", [Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.RESET_REPLY])
-def test_requests_that_a_worker_could_not_give_are_crawled(
-    own_server: Server, tmp_path: Path, kind: Kind
-) -> None:
-    """The server may have them or not. If it has, another worker may crawl them, too."""
-    with (
-        serve(tree(PAGES)) as site,
-        Proxy(own_server.port) as proxy,
-        Lab(site, own_server.url, tmp_path) as lab,
-        about_to_give(lab, proxy.url) as crawls,
-        struck(proxy, Fault(kind, times=1)),
-    ):
-        (tmp_path / "giving").unlink()
-        until(lambda: proxy.struck, "the giver gets no reply")
-        stats = ended(lab, crawls)
-        assert stats[0]["bloom/outages"] == 1
-        assert_complete(lab)
-        assert kind is not Kind.DROP_REQUEST or not lab.fetched_twice()
 
 
 def test_requests_of_a_worker_that_is_killed_while_it_gives_are_crawled(lab_of: LabOf) -> None:
     """Only the start page has links, and nobody reads it again."""
     links = [f"/{number}" for number in range(PAGES)]
     lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
-    with about_to_give(lab, lab.redis_url) as (giver, taker):
+    mark = lab.directory / "giving"
+    with one_is_busy(lab, spider=GIVING, MARK=mark, BLOOM_HEARTBEAT=1) as (giver, start):
+        taker = start(MARK="")
+        giver.until(mark.exists, "it has taken requests out of its queue")
         giver.kill()
         lab.site.release()
         taker.wait()

@@ -1,8 +1,6 @@
 """Lists of URLs that `start()` yields: remembered by a rule, read ahead, and shared by workers."""
 
 import json
-from collections import Counter
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -85,7 +83,7 @@ def parse(self, response, number):
     lab = lab_of(listed(1))
     lab.site.hold("/0")
     with lab.start(code, **REMEMBERED) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the page is fetched")
+        crawl.until(lambda: lab.site.held, "the page is fetched")
         stored = lab.claims()["/0"].request
         lab.site.release()
         stats = crawl.wait()
@@ -224,51 +222,6 @@ async def start(self):
 # -- stopped --
 
 IS_OLD = version_info < (2, 14)
-STOPS = pytest.mark.skipif(IS_OLD, reason="2.13 schedules the rest after a stop")
-#: Stops the engine when so many of those that were read together are scheduled.
-STOPPED = LIST.replace(
-    "class ListSpider(OddSpider):",
-    """
-from scrapy import signals
-
-class ListSpider(OddSpider):
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        self = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(self.on_scheduled, signals.request_scheduled)
-        return self
-
-    count = 0
-
-    def on_scheduled(self, request):
-        self.count += 1
-        if self.count == 10 and self.settings.getbool("STOPS"):
-            self.crawler.engine.stop()
-""",
-)
-
-
-@STOPS
-def test_claims_of_requests_that_were_never_scheduled_are_released(lab_of: LabOf) -> None:
-    lab = lab_of(listed())
-    done = lab.crawl(STOPPED, STOPS=True, **REMEMBERED)
-    scheduled = done.stats["scheduler/enqueued"]
-    assert scheduled < 64
-    assert len(done.claims) + len(done.recorded) == scheduled
-    assert lab.crawl(STOPPED, **REMEMBERED).hits.keys() | done.hits.keys() == lab.site.pages.keys()
-
-
-@STOPS
-def test_a_start_that_waits_behind_requests_that_were_read_ends_with_its_crawl(
-    lab_of: LabOf,
-) -> None:
-    waits = STOPPED.replace(f"range({COUNT})", "range(20)").replace(
-        "\n\n    def parse", "\n        await __import__('asyncio').sleep(1_000)\n\n    def parse"
-    )
-    done = lab_of(listed()).crawl(waits, STOPS=True, **REMEMBERED)
-    assert done.stats["scheduler/enqueued"] < 20
-    assert "was destroyed" not in done.log
-    assert "ERROR" not in done.log
 
 
 def test_an_endless_list_ends_with_its_crawl(lab_of: LabOf) -> None:
@@ -347,36 +300,3 @@ def test_the_next_run_fetches_the_rest_of_an_interrupted_list(
     assert len(lab.fetched_twice()) <= most
     assert not done.claims
     assert lab.recorded() == lab.site.pages.keys()
-
-
-def test_an_outage_in_the_middle_of_a_list_loses_no_page(lab_of: LabOf) -> None:
-    lab, last = lab_of(listed()), f"/{COUNT - 1}"
-    lab.site.hold_after(20)
-    lab.site.hold(last)
-    with lab.start(LIST, **REMEMBERED, BLOOM_TIMEOUT=1) as crawl:
-        until(lambda: lab.site.held or crawl.is_over, "the crawl gets under way")
-        lab.client.client_pause(3_000)
-        lab.site.hold_after(COUNT)
-        until(lambda: "reconnected" in crawl.log, "the outage ends")
-        lab.site.release()
-        crawl.wait()
-    assert not lab.missing()
-    assert not lab.crawl(LIST, **REMEMBERED).hits
-
-
-def test_workers_share_a_list_also_if_one_is_killed(lab_of: LabOf) -> None:
-    lab = lab_of(listed())
-    settings = {**REMEMBERED, "CONCURRENT_REQUESTS": DOWNLOADS, "BLOOM_HEARTBEAT": 1}
-    lab.site.hold_after(20)
-    with ExitStack() as stack:
-        crawls = [stack.enter_context(lab.start(LIST, **settings)) for _ in range(3)]
-        until(lambda: lab.site.held == 3 * DOWNLOADS, "all three crawl")
-        until(lambda: len(lab.recorded()) == 20, "all others are done")
-        crawls[0].kill()
-        lab.site.release()
-        for crawl in crawls[1:]:
-            crawl.wait()
-    assert not lab.missing()
-    assert len(lab.fetched_twice()) <= DOWNLOADS
-    assert max(Counter(lab.site.hits()).values()) <= 2
-    assert not lab.claims()

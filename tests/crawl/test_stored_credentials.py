@@ -4,13 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from scrapy import Request
-from scrapy.utils.request import fingerprint
 from support.odd_site import ERROR, LabOf, moved, page
 from support.servers import contents
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.model.keys import Keys
 
 KEY = "odd:bloom"
 #: Sends links with a secret of the spider's, each in one of three ways.
@@ -122,19 +119,6 @@ def test_a_retry_whose_claim_is_gone_is_stored_as_the_spider_made_it(lab_of: Lab
 
 
 # -- what a client that can write there may make a crawl fetch --
-
-
-def test_a_restored_request_is_never_offsite(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page(), "/1": page()})
-    BloomFilter(lab.client, KEY, blocks=1).open()
-    for url in (f"{lab.site.url}/1", f"{lab.site.offsite}/1"):
-        item = fingerprint(Request(url)).hex()
-        claim = f"wsomebody n 1 0 {json.dumps({'url': url})}"
-        lab.client.hset(Keys(KEY).claims("odd", 0), item, claim)
-    done = lab.crawl()
-    assert {*done.hits} == {"/", "/1"}
-    assert done.stats["offsite/filtered"] == 1
-    assert [claim.kind for claim in done.claims.values()] == ["-"], "another run may crawl it"
 
 
 # -- seeds --

@@ -20,9 +20,6 @@ ONCE: dict[str, Any] = {"RETRY_ENABLED": False, "BLOOM_HEARTBEAT": 1}
 AWAY, BACK = "the crawl continues without the server", "reconnected to "
 #: /source yields requests that can't be stored; /waits has yielded its links, and goes on.
 SPIDER = """
-from scrapy import version_info
-from scrapy.utils.defer import maybe_deferred_to_future
-
 class WaitingSpider(OddSpider):
     async def parse(self, response):
         callback = None
@@ -31,12 +28,7 @@ class WaitingSpider(OddSpider):
         for request in self.links(response, callback=callback):
             yield request
         if response.url.endswith("/waits"):
-            await self.download(Request(response.urljoin("/inline")))
-
-    async def download(self, request):
-        if version_info >= (2, 14):
-            return await self.crawler.engine.download_async(request)
-        return await maybe_deferred_to_future(self.crawler.engine.download(request))
+            await self.download(response.urljoin("/inline"))
 """
 
 
@@ -60,8 +52,7 @@ def wait_for(lab: Lab, crawl: Crawl, held: int, inline: int = 0) -> None:
     def waits() -> bool:
         return lab.site.held == held and lab.site.hits()["/inline"] >= inline
 
-    until(lambda: waits() or crawl.is_over, "the crawl waits for the site")
-    assert not crawl.is_over, crawl.log
+    crawl.until(waits, "the crawl waits for the site")
 
 
 def restart(server: Server, crawl: Crawl) -> None:
@@ -70,15 +61,6 @@ def restart(server: Server, crawl: Crawl) -> None:
     with killed(server):
         until(lambda: crawl.log.count(AWAY) > away, "the server is away")
     until(lambda: crawl.log.count(BACK) > back, "the server is back")
-
-
-def forget_claims(lab: Lab) -> None:
-    """What an eviction deletes."""
-    lab.client.delete(*lab.client.keys("*:claims:*"))
-
-
-def forget_all(lab: Lab) -> None:
-    lab.client.flushall()
 
 
 # -- outages --
@@ -164,28 +146,6 @@ def test_a_redirect_after_a_restart_leads_to_a_page_that_was_known_before(
 
 
 # -- servers that lose claims, or all --
-
-
-@pytest.mark.parametrize("forget", [forget_claims, forget_all])
-@pytest.mark.parametrize("linker", ["/linker", "/waits"])
-def test_a_page_whose_claim_is_gone_is_retried_when_it_fails(
-    lab_of: LabOf, linker: str, forget: Any
-) -> None:
-    """The page that links it was crawled before, or goes on afterwards."""
-    lab = lab_of({"/": page(linker), linker: page("/child"), "/child": ERROR, "/inline": page()})
-    lab.site.hold("/child", "/inline")
-    with lab.start(SPIDER, **ONCE) as crawl:
-        wait_for(lab, crawl, held=1 + (linker == "/waits"))
-        if linker == "/linker":
-            until(lambda: linker in lab.recorded(), "the page that links it is remembered")
-        forget(lab)
-        lab.site.release()
-        crawl.wait()
-    lab.site.pages["/child"] = page()
-    lab.make_due()
-    lab.crawl(SPIDER, **ONCE)
-    assert lab.recorded() == {linker, "/child"}
-    assert not lab.claims()
 
 
 LINKS = [f"/{number}" for number in range(20)]

@@ -15,9 +15,7 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.errors import StorageError
 from scrapy_bloom.crawl import writer
-from scrapy_bloom.crawl.endings import Page
 from scrapy_bloom.crawl.ops import Op, OpKind
-from scrapy_bloom.crawl.rule import Known
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 
@@ -84,19 +82,6 @@ async def test_flushing_waits_for_what_is_queued_by_then_only(own_server: Server
         keep(worker, 10_001)
         await worker.crawl._writer.flush()
         assert not worker.ops
-
-
-@in_loop
-async def test_an_error_of_many_attempts_is_logged_once(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Worker(own_server.url) as worker:
-        with killed(own_server):
-            worker.server.outage.fail(StorageError("away"))
-            await eventually(lambda: worker.server.outage.failures > 4)
-        await worker.found_again()
-    warnings = [one.getMessage() for one in caplog.records if "still can't" in one.msg]
-    assert len(warnings) == len({*warnings}) == 1
 
 
 @in_loop
@@ -257,32 +242,3 @@ async def test_a_page_that_is_cancelled_is_left_to_the_next_run(own_server: Serv
         await worker.crawl._writer.flush()
         assert owners(own_server) == {worker.crawl._context.me.id}
         assert worker.stat("failed") == 0
-
-
-@in_loop
-async def test_a_page_that_was_fetched_twice_waits_for_what_the_first_fetch_has_yielded(
-    own_server: Server,
-) -> None:
-    """The request that it has yielded is not stored: a kill would lose it."""
-    async with Worker(own_server.url) as worker:
-        pages, first = worker.crawl._pages, page(0)
-        endings = pages.endings
-        child = page(1).replace(callback=lambda response: None)
-
-        async def recorded_then() -> int:
-            await worker.crawl._writer.flush()
-            return recorded(own_server)
-
-        hand_out(worker, first)
-        parent = pages.begin(first)
-        assert parent is not None
-        pages.yields(parent, child)
-        hand_out(worker, child)
-        pages.finished(first, Response(first.url))
-        again = Page(dict(parent.claims), outcome=OpKind.CONFIRM)
-        (key,) = pages.page_of(child).claims
-        pages.led_to(again, child, key, Known.HERE)
-        endings.finish(again)
-        assert await recorded_then() == 0
-        pages.finished(child, Response(child.url))
-        assert await recorded_then() == 2

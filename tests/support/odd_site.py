@@ -18,10 +18,7 @@ from typing import Any, Self
 from urllib.parse import urljoin
 
 import redis
-from scrapy import Request, Spider, version_info
-from scrapy.crawler import Crawler
-from scrapy.http import Response
-from scrapy.signals import engine_stopped
+from scrapy import Request, version_info
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter
@@ -256,44 +253,6 @@ def serve(pages: Pages) -> Iterator[OddSite]:
             site.release()
 
 
-# -- in the crawl's process --
-
-
-class OddSpider(Spider):
-    """Follows all links, the first one first."""
-
-    name = "odd"
-    allowed_domains = ("127.0.0.1",)
-
-    async def start(self) -> Any:
-        yield Request(self.settings["SITE_URL"] + "/")
-
-    def parse(self, response: Response) -> Any:
-        return self.links(response)
-
-    def links(self, response: Response, **kwargs: Any) -> Iterator[Request]:
-        for number, url in enumerate(response.css("a::attr(href)").getall()):
-            yield response.follow(url, priority=-number, **kwargs)
-
-
-class StatsFile:
-    """An extension that writes the stats to STATS_FILE at the very end."""
-
-    crawler: Crawler
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> "StatsFile":
-        self = cls()
-        self.crawler = crawler
-        crawler.signals.connect(self.write, engine_stopped)
-        return self
-
-    def write(self) -> None:
-        assert self.crawler.stats
-        stats = json.dumps(self.crawler.stats.get_stats(), default=str)
-        Path(self.crawler.settings["STATS_FILE"]).write_text(stats)
-
-
 # -- crawls --
 
 #: Settings for a queue of scrapy-redis's, which is on the lab's server, too.
@@ -306,7 +265,7 @@ SHARED_QUEUE: dict[str, Any] = {
 PLAIN_SCRAPY = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 
 #: Begins the file of each spider.
-IMPORTS = "from scrapy import Request\nfrom support.odd_site import OddSpider\n"
+IMPORTS = "from scrapy import Request\nfrom support.spiders import Component, Keep, OddSpider\n"
 PLAIN = """
 class PlainSpider(OddSpider):
     pass
@@ -367,6 +326,16 @@ class Crawl:
     def is_over(self) -> bool:
         return self._nursery.exit_code(self.pid) is not None
 
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until a condition holds, while the crawl runs."""
+
+        def holds() -> bool:
+            was_over, is_true = self.is_over, bool(condition())
+            assert is_true or not was_over, self.log
+            return is_true
+
+        until(holds, what)
+
     def ask_to_stop(self, *, at_once: bool = False) -> None:
         """Send SIGINT, or a second one, and wait until it is received."""
         reply = "forcing unclean shutdown" if at_once else "shutting down gracefully"
@@ -420,9 +389,10 @@ class Lab:
         (directory / "odd_spider.py").write_text(IMPORTS + spider)
         settings = {
             "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
-            "EXTENSIONS": '{"support.odd_site.StatsFile": 0}',
+            "EXTENSIONS": '{"support.spiders.StatsFile": 0}',
             "STATS_FILE": directory / "stats.json",
             "TELNETCONSOLE_ENABLED": False,
+            "ITEMS_FILE": self.directory / "items",
             "SITE_URL": self.site.url,
             "BLOOM_REDIS_URL": self.redis_url,
             "REDIS_URL": self.redis_url,
@@ -460,8 +430,7 @@ class Lab:
         """Run a crawl until it has got so many pages, and waits for others."""
         self.site.hold_after(pages)
         with self.start(spider, **settings) as crawl:
-            until(lambda: self.site.held or crawl.is_over, "the crawl gets under way")
-            assert not crawl.is_over, crawl.log
+            crawl.until(lambda: self.site.held, "the crawl gets under way")
             yield crawl
 
     def kill_midway(self, pages: int, spider: str = PLAIN, **settings: Any) -> None:
@@ -489,6 +458,10 @@ class Lab:
     def fetched_twice(self) -> set[str]:
         """The pages that were fetched again, without the start page."""
         return {path for path, times in self.site.hits().items() if times > 1 and path != "/"}
+
+    def items(self) -> list[dict[str, Any]]:
+        """The items that ``Keep`` has written in all runs."""
+        return [json.loads(line) for line in (self.directory / "items").read_text().splitlines()]
 
     # -- what is on the server --
 
