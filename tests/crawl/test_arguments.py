@@ -24,16 +24,10 @@ from scrapy.exceptions import IgnoreRequest
 
 HOSTS = {"a": "127.0.0.1", "b": "localhost"}
 
-class Drop:
-    @classmethod
-    def from_crawler(cls, crawler):
-        self = cls()
-        self.stats, self.is_on = crawler.stats, crawler.settings["DROPS"] == "middleware"
-        return self
-
+class Drop(Component):
     def process_request(self, request, spider=None):
-        if self.is_on and request.url[-1].isdecimal():
-            self.stats.inc_value("middleware/filtered")
+        if self.crawler.settings["DROPS"] == "middleware" and request.url[-1].isdecimal():
+            self.crawler.stats.inc_value("middleware/filtered")
             raise IgnoreRequest
 
 class DomainSpider(OddSpider):

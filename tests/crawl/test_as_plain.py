@@ -348,11 +348,7 @@ def test_only_the_error_of_a_crawl_that_does_not_start_is_shortened(
     signals = logging.getLogger("scrapy.utils.signal")
     signals.error("CoreStats.spider_closed", exc_info=closed, extra=extra)
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    headline = ("twisted", "Unhandled error in Deferred:")
-    assert [(one.name, one.getMessage()[:44]) for one in errors] == [
-        *(headline, ("twisted", "")),
-        ("scrapy_bloom.crawl.short_errors", "Bloom filter: the crawl doesn't start. The f"),
-        *(headline, ("twisted", "")) * 2,
-        ("scrapy.utils.signal", "CoreStats.spider_closed"),
-    ]
+    (short,) = [one.getMessage() for one in errors if "short_errors" in one.name]
+    assert short.startswith("Bloom filter: the crawl doesn't start. The filter")
+    assert caplog.text.count("Unhandled error in Deferred:") == 3
     assert [one.exc_info[1] for one in errors if one.exc_info] == [other, other, library, closed]

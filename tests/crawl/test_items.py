@@ -124,27 +124,17 @@ from twisted.internet.task import deferLater
 
 WRONG = {"DOWN": ConnectionError, "DROPPED": DropItem, "CLOSING": CloseSpider}
 
-class Plain:
-    @classmethod
-    def from_crawler(cls, crawler):
-        cls.settings = crawler.settings
-        return cls()
-
+class Plain(Keep):
     def process_item(self, item, spider=None):
-        return self.store(item)
-
-    def store(self, item):
         for setting, error in WRONG.items():
-            if item["path"] in self.settings.getlist(setting):
+            if item["path"] in self.crawler.settings.getlist(setting):
                 raise error("wrong")
-        with open(self.settings["ITEMS"], "a") as file:
-            file.write(item["name"] + "\\n")
-        return item
+        return super().process_item(item)
 
 class Late(Plain):
     def process_item(self, item, spider=None):
         from twisted.internet import reactor
-        return deferLater(reactor, 0.05, self.store, item)
+        return deferLater(reactor, 0.05, super().process_item, item)
 
 class Shop(OddSpider):
     custom_settings = {"ITEM_PIPELINES": {CHOSEN: 1}}
@@ -164,7 +154,7 @@ BROKEN = {"/1", "/5", "/8"}
 
 def take(lab: Lab) -> set[str]:
     """Return the names of the items since the last call."""
-    names = {*(lab.directory / "items").read_text().splitlines()}
+    names = {item["name"] for item in lab.items()}
     (lab.directory / "items").unlink()
     return names
 
@@ -178,18 +168,15 @@ def test_the_next_run_gets_the_items_of_which_a_pipeline_has_raised(
 ) -> None:
     """CloseSpider is such an error, too, and closes nothing; DropItem is none."""
     lab = lab_of({"/": page(*sorted(PATHS)), **{path: page("/") for path in PATHS}})
-    code, settings = (
-        PIPELINES.replace("CHOSEN", pipeline),
-        {"ITEMS": lab.directory / "items", **more},
-    )
-    done = lab.crawl(code, DOWN="/1,/5", CLOSING="/8", DROPPED="/2,/3", **settings)
+    code = PIPELINES.replace("CHOSEN", pipeline)
+    done = lab.crawl(code, DOWN="/1,/5", CLOSING="/8", DROPPED="/2,/3", **more)
     assert done.stats["finish_reason"] == "finished"
     assert done.stats["bloom/failed"] == 3
     assert {path: claim.attempt for path, claim in done.claims.items()} == dict.fromkeys(BROKEN, 1)
     assert done.recorded & PATHS == PATHS - BROKEN
     assert {f"{path} 0" for path in PATHS - BROKEN - {"/2", "/3"}} <= take(lab)
     lab.make_due()
-    done = lab.crawl(code, **settings)
+    done = lab.crawl(code, **more)
     assert done.hits.keys() - {"/", "/robots.txt"} == BROKEN
     assert not done.claims
     assert done.recorded >= PATHS
@@ -201,10 +188,10 @@ def test_an_item_of_an_errback_whose_pipeline_raises_is_tried_again(lab_of: LabO
     """Its page, which robots.txt forbids, would count as dropped."""
     robots = Reply(text="User-agent: *\nDisallow: /denied")
     lab = lab_of({"/": page("/denied"), "/denied": page(), "/robots.txt": robots})
-    code, settings = PIPELINES.replace("CHOSEN", "Plain"), {"ITEMS": lab.directory / "items"}
-    done = lab.crawl(code, ROBOTSTXT_OBEY=True, DOWN="/denied", **settings)
+    code = PIPELINES.replace("CHOSEN", "Plain")
+    done = lab.crawl(code, ROBOTSTXT_OBEY=True, DOWN="/denied")
     assert done.claims.keys() == {"/denied"}
     assert "/denied" not in take(lab)
     lab.make_due()
-    lab.crawl(code, ROBOTSTXT_OBEY=True, **settings)
+    lab.crawl(code, ROBOTSTXT_OBEY=True)
     assert "/denied" in take(lab)

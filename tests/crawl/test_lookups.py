@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
-from support.counting import COUNTING, PAGES, assert_ended_well, plain, spider
+from support.counting import COUNTING, PAGES, REMEMBER, assert_ended_well, plain, spider
 from support.loops import in_loop
 from support.odd_site import LabOf, page, tree
 from support.servers import Server
@@ -68,7 +68,7 @@ async def test_pages_that_come_together_are_asked_about_in_one_round(server: Ser
         assert all(verdicts(lookups) == {NEW} for lookups in pages)
 
 
-@pytest.mark.parametrize("remember", ["scheduled", "crawled"])
+@REMEMBER
 @in_loop
 async def test_a_url_is_new_to_one_of_the_pages_that_link_it_in_one_round(
     server: Server, remember: str
@@ -83,6 +83,26 @@ async def test_a_url_is_new_to_one_of_the_pages_that_link_it_in_one_round(
         assert offered(one, first) == [True] + 29 * [False]
         assert all(offered(one, second))
         assert one.stat("new") == 30
+
+
+@REMEMBER
+@in_loop
+async def test_links_of_all_windows_are_looked_up_in_one_round(
+    server: Server, remember: str
+) -> None:
+    settings = {"BLOOM_RECRAWL_RULES": [("/day/", "1 day"), ("/weeks/", "2 weeks")]}
+    async with worker(server, **settings) as one:
+        for name in ("day", "weeks", "other"):
+            assert not any(offered(one, links_of(one, name, links=10)))
+    async with worker(server, **settings, BLOOM_REMEMBER=remember) as two:
+        look_up, before = two.crawl._lookups.look_up, two.server.round_trips
+        pages = [links_of(two, name, links=20) for name in ("day", "weeks", "other")]
+        await look_up([lookup for lookups in pages for lookup in lookups])
+        for lookups in pages:
+            assert [lookup.verdict for lookup in lookups] == [SEEN] * 10 + [NEW] * 10
+            assert offered(two, lookups) == [True] * 10 + [False] * 10
+        assert [two.stat(f"{name}new") for name in ("", "1-day/", "2-weeks/")] == [10] * 3
+        assert two.server.round_trips == (before[0], before[1] + 1)
 
 
 @in_loop

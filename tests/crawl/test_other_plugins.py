@@ -3,17 +3,13 @@
 Each plug-in is the real one. Only its service is not: nothing is rendered, and no API is called.
 """
 
-import json
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.odd_site import Lab, LabOf, tree
+from support.odd_site import LabOf, tree
 
 PAGES = 30
-#: Pages after which a crawl is killed.
-MIDWAY = 12
 
 #: A spider follows all links of pages and yields an item a page; plug-ins override ``request`` and
 #: ``parse``.
@@ -73,75 +69,35 @@ class PluginSpider(Base):
 """
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """A plug-in in use.
-
-    Args:
-        spider: the class ``PluginSpider``, after ``BASE``.
-        modules: which have to be there.
-        settings: that switch it on.
-    """
-
-    spider: str = PLAIN
-    modules: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-PLUGINS = {
-    "scrapy-poet": Plugin(POET, ("scrapy_poet",), {"ADDONS": {"scrapy_poet.Addon": 300}}),
-    "zyte-api": Plugin(
-        modules=("scrapy_zyte_api",),
-        settings={
-            "REQUEST_FINGERPRINTER_CLASS": "scrapy_zyte_api.ScrapyZyteAPIRequestFingerprinter",
-            "ZYTE_API_TRANSPARENT_MODE": True,
-            "ZYTE_API_KEY": "none",
-        },
-    ),
-    "playwright": Plugin(PLAYWRIGHT, ("scrapy_playwright",)),
-    "uvloop": Plugin(modules=("uvloop",), settings={"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
+ZYTE_API = {
+    "REQUEST_FINGERPRINTER_CLASS": "scrapy_zyte_api.ScrapyZyteAPIRequestFingerprinter",
+    "ZYTE_API_TRANSPARENT_MODE": True,
+    "ZYTE_API_KEY": "none",
+}
+#: Modules, with spiders and settings that use them.
+PLUGINS: dict[str, tuple[str, dict[str, Any]]] = {
+    "scrapy_poet": (POET, {"ADDONS": '{"scrapy_poet.Addon": 300}'}),
+    "scrapy_zyte_api": (PLAIN, ZYTE_API),
+    "scrapy_playwright": (PLAYWRIGHT, {}),
+    "uvloop": (PLAIN, {"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
 }
 
 
-@pytest.fixture(params=PLUGINS)
-def plugin(request: pytest.FixtureRequest) -> Plugin:
-    plugin = PLUGINS[request.param]
-    for module in plugin.modules:
-        pytest.importorskip(module)
-    return plugin
+@pytest.mark.parametrize("module", PLUGINS)
+def test_the_same_pages_and_items_and_then_nothing_new(lab_of: LabOf, module: str) -> None:
+    pytest.importorskip(module)
+    lab, (spider, settings) = lab_of(tree(PAGES)), PLUGINS[module]
+    first, second = (lab.crawl(BASE + spider, **settings) for _ in range(2))
+    assert first.hits == Counter([*tree(PAGES)])
+    assert first.stats["item_scraped_count"] == PAGES + 1
+    assert second.hits.keys() <= {"/"}
+    assert second.stats.get("item_scraped_count", 0) <= 1
+    assert "ERROR" not in first.log + second.log
 
 
-@pytest.fixture
-def lab(lab_of: LabOf) -> Lab:
-    return lab_of(tree(PAGES))
-
-
-@pytest.fixture
-def settings(plugin: Plugin) -> dict[str, Any]:
-    """Settings of the plug-in, as the command line has them."""
-    return {k: json.dumps(v) if isinstance(v, dict) else v for k, v in plugin.settings.items()}
-
-
-def crawl(lab: Lab, plugin: Plugin, settings: dict[str, Any]) -> tuple[Counter[str], int]:
-    """Return what a crawl fetches, and how many items it scrapes."""
-    before = lab.site.hits()
-    with lab.start(BASE + plugin.spider, **settings) as running:
-        stats = running.wait()
-    assert "ERROR" not in running.log
-    return lab.site.hits() - before, stats.get("item_scraped_count", 0)
-
-
-def test_the_same_pages_and_items_and_then_nothing_new(
-    plugin: Plugin, lab: Lab, settings: dict[str, Any]
-) -> None:
-    assert crawl(lab, plugin, settings) == (Counter([*tree(PAGES)]), PAGES + 1)
-    pages, items = crawl(lab, plugin, settings)
-    assert pages.keys() <= {"/"}
-    assert items <= 1
-
-
-@pytest.mark.parametrize("plugin", ["scrapy-poet"], indirect=True)
-def test_no_page_is_lost_with_a_kill(plugin: Plugin, lab: Lab, settings: dict[str, Any]) -> None:
-    lab.kill_midway(MIDWAY, BASE + plugin.spider, **settings)
-    crawl(lab, plugin, settings)
+def test_no_page_is_lost_with_a_kill(lab_of: LabOf) -> None:
+    pytest.importorskip("scrapy_poet")
+    lab, (spider, settings) = lab_of(tree(PAGES)), PLUGINS["scrapy_poet"]
+    lab.kill_midway(12, BASE + spider, **settings)
+    lab.crawl(BASE + spider, **settings)
     assert not lab.missing()

@@ -17,16 +17,12 @@ from support.odd_site import Lab, serve, tree
 from support.outages import full, killed, replaced, stalled
 from support.polling import until
 from support.servers import LASTING, Server
-from support.workers import TIMEOUT, Worker, confirm, marked, page, recorded
+from support.workers import TIMEOUT, Worker, claimed, confirm, marked, page, recorded
 
-from scrapy_bloom.bloom.errors import NotReadyError
-from scrapy_bloom.bloom.model.spec import Spec
-from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.crawl import outage, writer
 from scrapy_bloom.crawl.writer import CLOSED_WITHOUT_SERVER
 
 pytestmark = pytest.mark.usefixtures("short_retries")
-REMEMBER = pytest.mark.parametrize("remember", ["scheduled", "crawled"])
 Cause = Callable[[Server], AbstractContextManager[object]]
 #: What happens to a server, BLOOM_REMEMBER, what the log says, and the server's options; without
 #: them, it loses its data.
@@ -85,37 +81,19 @@ async def test_trouble_of_the_server_costs_one_time_out_and_is_made_up_for(
         assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "trouble", ["", "it loads its data at first", "it hides its id", "it has bitmaps without bits"]
-)
 @in_loop
-async def test_a_server_that_was_restarted_empty_knows_nothing(
-    trouble: str, lasting_server: Server, monkeypatch: pytest.MonkeyPatch
+async def test_a_server_that_lost_its_last_writes_in_a_restart_knows_nothing(
+    lasting_server: Server,
 ) -> None:
     """Else links that only the cache knows would be dropped, though their claims are lost."""
     async with Worker(lasting_server.url, BLOOM_REMEMBER="scheduled") as worker:
-        bloom, opened = worker.server.bloom, worker.server.bloom.session.open
-        if "hides" in trouble:
-            worker.server.outage.process = ""
-            monkeypatch.setattr(bloom.transport, "server_id", str)
         assert not any(worker.sees(number) for number in range(5))
         with lasting_server.client() as client:
-            if "bitmaps" not in trouble:
-                client.flushall()
             for bitmap in client.scan_iter("*.0"):
                 client.setrange(bitmap, 0, bytes(client.strlen(bitmap)))
         with killed(lasting_server):
             assert all(worker.sees(number) for number in range(5))
             assert not worker.sees(5)
-            if "loads" in trouble:
-                answers = iter([NotReadyError(trouble)] * 2)
-
-                def open_later() -> Operation[Spec]:
-                    for error in answers:
-                        raise error
-                    return opened()
-
-                monkeypatch.setattr(bloom.session, "open", open_later)
         await worker.found_again()
         assert not any(worker.sees(number) for number in range(5))
         assert worker.sees(5), "it was written since"
@@ -165,16 +143,12 @@ async def test_an_embedded_server_that_is_killed_is_started_again(tmp_path: Path
 # -- the spider is closed, or paused --
 
 
-@REMEMBER
 @in_loop
 async def test_the_crawl_waits_when_there_is_room_for_no_more(
-    remember: str,
-    own_server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    own_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(writer, "MAX_WAITING", 5)
-    async with Worker(own_server.url, BLOOM_REMEMBER=remember) as worker:
+    async with Worker(own_server.url) as worker:
         for outages in (1, 2):
             with killed(own_server):
                 assert not any(worker.sees(outages * 100 + number) for number in range(4))
@@ -186,7 +160,7 @@ async def test_the_crawl_waits_when_there_is_room_for_no_more(
             await eventually(lambda: not worker.ops)
             assert worker.engine.calls == ["pause", "unpause"] * outages
     assert caplog.text.count("[bloom-paused]") == 1
-    assert marked(own_server, remember) == 9, "those of the second outage"
+    assert claimed(own_server) == 9, "those of the second outage"
 
 
 @in_loop
@@ -234,20 +208,16 @@ async def test_a_crawl_that_ends_without_the_server_ends_in_time_and_says_what_i
         assert not worker.sees(4)
 
 
-@REMEMBER
 @in_loop
 async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
-    remember: str,
-    own_server: Server,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the next attempt would be late."""
-    async with Worker(own_server.url, BLOOM_REMEMBER=remember, BLOOM_TIMEOUT=5) as worker:
+    async with Worker(own_server.url, BLOOM_TIMEOUT=5) as worker:
         with killed(own_server):
             monkeypatch.setattr(outage, "FIRST_RETRY", 1_000)
             assert not any(worker.sees(number) for number in range(3))
-    assert marked(own_server, remember) == 3
+    assert claimed(own_server) == 3
     assert "writes are lost" not in caplog.text
 
 

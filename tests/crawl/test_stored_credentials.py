@@ -43,18 +43,13 @@ def test_what_the_spider_has_set_is_stored_and_used_by_the_next_run(lab_of: LabO
 
 #: Middlewares add a secret to each request, in all ways, and again when it is put back.
 ADDING = """
-class Add:
-    @classmethod
-    def from_crawler(cls, crawler):
-        self = cls()
-        self.proxy = crawler.settings["SITE_URL"].replace("//", "//user:S3CRET@")
-        return self
-
+class Add(Component):
     def process_request(self, request, spider=None):
         request.headers["Authorization"] = "Basic S3CRET"
         request.headers["Cookie"] = "id=S3CRET"
         request.meta["note"] = "S3CRET"
-        request.meta["proxy"] = self.proxy
+        url = self.crawler.settings["SITE_URL"]
+        request.meta["proxy"] = url.replace("//", "//user:S3CRET@")
 
 class AddedSpider(OddSpider):
     custom_settings = {"DOWNLOADER_MIDDLEWARES": {Add: 100}, "RETRY_TIMES": 1}

@@ -196,5 +196,6 @@ def test_a_crawl_on_a_full_server_that_evicts_ends(lossy_lab: Lab) -> None:
         lab.client.config_set("maxmemory", used - 500_000)
         lab.site.release()
         stats = crawl.wait()
+        assert "may delete parts of the filter (allkeys-lru)" in crawl.log
     assert stats["finish_reason"] == "finished"
     assert not lab.missing()

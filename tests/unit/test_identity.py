@@ -143,7 +143,8 @@ def test_a_key_stands_for_the_page_whatever_its_url() -> None:
     first = key({"bloom_key": "1"})
     assert first == key({"bloom_key": "1"}, url="https://example.com/b")
     assert first == key({"bloom_key": b"1"})
-    assert len({first, key({"bloom_key": "2"}), key({})}) == 3
+    of_url = key({})
+    assert len({first, key({"bloom_key": "2"}), key({"bloom_key": of_url[1]}), of_url}) == 4
 
 
 @pytest.mark.parametrize("value", ["", b"", None, 3, ["1"]])
