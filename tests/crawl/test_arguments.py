@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from support.lab_commands import bloom
-from support.odd_site import ERROR, Lab, LabOf, page
+from support.odd_site import ERROR, Lab, LabOf, page, star
 
-LINKS = [f"/{number}" for number in range(40)]
-PAGES = {"/": page(*LINKS), **dict.fromkeys(LINKS, page())}
+PAGES = star(40)
+LINKS = PAGES.keys() - {"/"}
 #: Pages that a run gets before it is killed.
 MIDWAY = 6
 SETTINGS: dict[str, Any] = {"BLOOM_HEARTBEAT": 1, "RETRY_ENABLED": False}
@@ -88,7 +88,7 @@ def test_a_run_with_other_arguments_crawls_what_it_links_itself(lab_of: LabOf) -
     leave(lab, tenant="a")
     lab.site.pages["/"] = page()
     assert lab.crawl(SPIDER, arguments={"tenant": "b"}, **SETTINGS).hits == Counter(["/"])
-    lab.site.pages["/"] = page(*LINKS)
+    lab.site.pages["/"] = PAGES["/"]
     lab.crawl(SPIDER, arguments={"tenant": "b"}, **SETTINGS)
     assert lab.recorded() == {*LINKS}
     assert not lab.claims()

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from support.counting import assert_ended_well
 from support.dupefilters import Make, spider_of
-from support.odd_site import DENIED, LabOf, Reply, page
+from support.odd_site import DENIED, LabOf, Reply, kinds, page, star
 
 from scrapy_bloom import FilterMismatchError, StorageError
 
@@ -93,8 +93,7 @@ class BehindSpider(OddSpider):
 
 
 def test_requests_behind_a_slow_item_are_crawled(lab_of: LabOf) -> None:
-    links = [f"/{number}" for number in range(150)]
-    done = lab_of({"/": page(*links), **dict.fromkeys(links, page())}).crawl(BEHIND)
+    done = lab_of(star(150)).crawl(BEHIND)
     assert done.stats["item_scraped_count"] == 1
     assert_ended_well(done)
 
@@ -151,27 +150,6 @@ def test_an_override_that_asks_the_filter_costs_no_more_round_trips(lab_of: LabO
         assert own.stats[stat] == usual.stats[stat]
 
 
-FINGERPRINT = """
-from scrapy_bloom import BloomDupeFilter
-
-class Filter(BloomDupeFilter):
-    def request_fingerprint(self, request):
-        return "always the same"
-
-class FingerprintSpider(OddSpider):
-    pass
-"""
-
-
-def test_an_override_of_request_fingerprint_is_warned_of(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/a"), "/a": page()})
-    done = lab.crawl(FINGERPRINT, DUPEFILTER_CLASS="odd_spider.Filter")
-    assert done.hits == Counter(["/", "/a"])
-    (line,) = [one for one in done.log.splitlines() if "request_fingerprint" in one]
-    assert "WARNING" in line
-    assert "REQUEST_FINGERPRINTER_CLASS" in line
-
-
 # -- responses --
 
 NAMESPACES = """
@@ -215,12 +193,14 @@ def test_a_response_keeps_its_selector(lab_of: LabOf) -> None:
 # -- spider middlewares that raise, or that handle what a callback raises --
 
 CAPTCHA = """
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import CloseSpider, IgnoreRequest
+
+ERRORS = {"value": ValueError, "ignore": IgnoreRequest, "banned": CloseSpider("banned")}
 
 class Captcha:
     def process_spider_input(self, response, spider=None):
         if b"captcha" in response.body:
-            raise ValueError if response.url.endswith("/value") else IgnoreRequest
+            raise ERRORS[response.url.rpartition("/")[2]]
 
 class CaptchaSpider(OddSpider):
     custom_settings = {"SPIDER_MIDDLEWARES": {Captcha: 1000}}
@@ -241,10 +221,7 @@ def test_a_page_has_failed_whose_callback_a_middleware_keeps_from_running(lab_of
     lab.site.pages |= dict.fromkeys(("/fine", "/more", "/from-errback"), page())
     settings = {"BLOOM_CRAWLED_HTTP_CODES": "200,403"}
     done = lab.crawl(CAPTCHA, **settings)
-    assert {path: claim.kind for path, claim in done.claims.items()} == {
-        "/value": "-",
-        "/ignore": "-",
-    }
+    assert kinds(done.claims) == {"/value": "-", "/ignore": "-"}
     assert done.recorded == {"/denied", "/fine", "/from-errback"}
     lab.make_due()
     done = lab.crawl(CAPTCHA, **settings)
@@ -252,29 +229,16 @@ def test_a_page_has_failed_whose_callback_a_middleware_keeps_from_running(lab_of
     assert_ended_well(done)
 
 
-BANNED = """
-from scrapy.exceptions import CloseSpider
-
-class Captcha:
-    def process_spider_input(self, response, spider=None):
-        if b"captcha" in response.body:
-            raise CloseSpider("banned")
-
-class BannedSpider(OddSpider):
-    custom_settings = {"SPIDER_MIDDLEWARES": {Captcha: 1000}, "CONCURRENT_REQUESTS": 1}
-"""
-
-
 def test_a_run_that_a_middleware_closes_leaves_its_page_to_the_next_one(lab_of: LabOf) -> None:
     captcha, links = Reply(["/never"], text="captcha"), [f"/{number}" for number in range(30)]
     lab = lab_of({"/": page("/banned", *links), "/banned": (captcha, page("/more"))})
     lab.site.pages |= dict.fromkeys((*links, "/more"), page())
-    done = lab.crawl(BANNED)
+    done = lab.crawl(CAPTCHA, CONCURRENT_REQUESTS=1)
     assert done.stats["finish_reason"] == "banned"
     assert done.claims["/banned"].attempt == 1
     assert done.claims.keys() == {"/banned", *links} - done.recorded
     lab.site.pages["/"] = page()
-    done = lab.crawl(BANNED)
+    done = lab.crawl(CAPTCHA)
     assert done.recorded == lab.site.pages.keys() - {"/"}
     assert_ended_well(done)
 
@@ -319,7 +283,7 @@ def test_a_page_has_failed_whose_callbacks_exception_a_middleware_handles(lab_of
     lab = lab_of({"/": page(*raising, "/fine"), **dict.fromkeys([*raising, *fine], page())})
     done = lab.crawl(HANDLING)
     assert done.recorded == set(fine)
-    assert {path: claim.kind for path, claim in done.claims.items()} == dict.fromkeys(raising, "-")
+    assert kinds(done.claims) == dict.fromkeys(raising, "-")
 
 
 # -- the log --

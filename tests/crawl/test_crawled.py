@@ -7,7 +7,7 @@ import json
 import shutil
 from collections import Counter
 
-from support.odd_site import DENIED, ERROR, RESET, Lab, LabOf, Reply, moved, page
+from support.odd_site import DENIED, ERROR, RESET, Lab, LabOf, Reply, kinds, moved, page, star
 from support.polling import until
 
 # -- a crawl that nothing happens to --
@@ -132,8 +132,7 @@ def test_both_ends_of_redirects_are_recorded_if_they_lead_to_a_page(lab_of: LabO
     assert {path: first.hits[path] for path in paths} == {
         path: times.get(path, 1) for path in paths
     }
-    kinds = {path: claim.kind for path, claim in first.claims.items()}
-    assert kinds == {"/to-denied": "-", "/denied": "-"}
+    assert kinds(first.claims) == {"/to-denied": "-", "/denied": "-"}
     assert not first.workers
     assert lab.crawl(REDIRECTS).hits.keys() == {"/robots.txt", "/", *NOWHERE}
 
@@ -259,11 +258,11 @@ def test_callbacks_and_errbacks_of_all_sorts(lab_of: LabOf) -> None:
         }
     )
     done = lab.crawl(CALLBACKS, RETRY_TIMES=1)
-    recorded, kinds = done.recorded, {path: claim.kind for path, claim in done.claims.items()}
+    recorded = done.recorded
     # A page that fails is not recorded, whatever its errback does. One that raises leaves what it
     # has yielded. A child that fails or is not filtered does nothing to its parent.
     failed = {"/yields", "/raises", "/halfway", "/generator-halfway", "/broken-copy"}
-    assert kinds == dict.fromkeys(failed, "-")
+    assert kinds(done.claims) == dict.fromkeys(failed, "-")
     from_callbacks = {"/from-errback", "/from-halfway", "/from-generator-halfway"}
     assert {"/copies-meta", "/coroutine", "/from-coroutine", *from_callbacks} <= recorded
     assert not failed & recorded
@@ -357,8 +356,7 @@ def test_a_page_fails_with_its_redirects_target_and_both_are_crawled_when_it_is_
 
 def test_all_that_a_queue_on_disk_has_lost_is_put_back_by_one_scan(lab_of: LabOf) -> None:
     """The crawl isn't idle any more when the first of it is put back."""
-    links = [f"/{number}" for number in range(40)]
-    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    lab = lab_of(star(40))
     jobdir = lab.directory / "job"
     lab.kill_midway(12, JOBDIR=jobdir)
     shutil.rmtree(jobdir)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.odd_site import PLAIN_SCRAPY, Done, Lab, LabOf, tree
+from support.odd_site import PLAIN_SCRAPY, Done, Lab, LabOf, kinds, tree
 
 PAGES = 40
 #: Characters of the items that fill a disk.
 TEXT = 40_000
 SPIDER = """
-import asyncio, random, resource
+import random, resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from scrapy import signals
@@ -34,26 +34,18 @@ class Refusing(FileFeedStorage):
         if Refusing.stored % 3:
             return None
         __import__("os").unlink(self.path)
-        way = Refusing.stored // 3 % 3
+        way = Refusing.stored // 3 % 2
         if way == 0:
             raise ConnectionError("no storage")
-        return self.later() if way == 1 else self.deferred()
-    async def later(self):
-        await asyncio.sleep(0.01)
-        raise ConnectionError("no storage, later")
-    def deferred(self):
         from twisted.internet import reactor
         done = Deferred()
         reactor.callLater(0.01, done.errback, ConnectionError("no storage, deferred"))
         return done
 
-class Bulk:
+class Bulk(Component):
     "Writes seven rows at a time, in a thread."
-    def __init__(self, path):
-        self.rows, self.path, self.pool = [], path, ThreadPoolExecutor(1)
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler.settings["ROWS"])
+    def __init__(self):
+        self.rows, self.pool = [], ThreadPoolExecutor(1)
     def process_item(self, item, spider=None):
         self.rows.append((item["path"], hold(item)))
         if len(self.rows) >= 7:
@@ -63,7 +55,7 @@ class Bulk:
         rows, self.rows = self.rows, []
         self.pool.submit(self.write, rows)
     def write(self, rows):
-        with open(self.path, "a") as file:
+        with open(self.crawler.settings["ROWS"], "a") as file:
             print(*(path for path, _ in rows), file=file)
         for _, held in rows:
             held.release()
@@ -103,18 +95,6 @@ class Odd:
 class Later(FeedExporter):
     async def item_scraped(self, item, spider):
         return super().item_scraped(item, spider)
-
-class Late(FeedExporter):
-    "Starts to store full batches only when the spider closes, as Scrapy 2.14 to 2.17 do."
-    def __init__(self, crawler):
-        super().__init__(crawler)
-        self._pending_close_coros = []
-    if hasattr(FeedExporter, "_schedule_slot_close"):
-        def _schedule_slot_close(self, slot, spider):
-            self._pending_close_coros.append(self._close_slot(slot, spider))
-        async def close_spider(self, spider):
-            await super().close_spider(spider)
-            await asyncio.gather(*self._pending_close_coros)
 
 class Stranger(FeedExporter):
     @classmethod
@@ -244,9 +224,9 @@ def bulk(store: Store, **settings: Any) -> dict[str, Any]:
     return {**store.settings(**settings), "ITEM_PIPELINES": '{"odd_spider.Bulk": 1}'}
 
 
-@pytest.mark.parametrize("exporter", ["FeedExporter", "Late"])
-def test_full_batches_are_stored_before_the_spider_closes(store: Store, exporter: str) -> None:
-    lab, settings = store.lab, store.settings(BATCHES, EXTENSIONS=own_exporter(exporter))
+def test_full_batches_are_stored_before_the_spider_closes(store: Store) -> None:
+    """Scrapy 2.14 to 2.17 would store them only then."""
+    lab, settings = store.lab, store.settings(BATCHES)
     lab.kill_midway(30, SPIDER, **settings)
     recorded = lab.recorded()
     assert recorded
@@ -435,8 +415,7 @@ def test_what_a_pipeline_gives_up_has_failed(store: Store) -> None:
     """What it forgets is crawled again, too. The pipeline before returns a Deferred."""
     pipelines = '{"odd_spider.Slow": 1, "odd_spider.Failing": 2}'
     done = store.lab.crawl(SPIDER, **store.settings(ITEM_PIPELINES=pipelines))
-    kinds = {path: claim.kind for path, claim in done.claims.items()}
-    assert kinds == {"/3": "-", "/4": "-", "/5": "w"}
+    assert kinds(done.claims) == {"/3": "-", "/4": "-", "/5": "w"}
     assert (done.stats["bloom/failed"], done.stats["bloom/undelivered"]) == (2, 1)
 
 

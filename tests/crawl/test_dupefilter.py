@@ -55,6 +55,19 @@ def test_bloom_enabled_false_neither_tests_nor_records(make: Make) -> None:
     assert not dupefilter.request_seen(off)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "seen"),
+    [("1 day", "6 months", False), ("default", "run", False), ("24 hours", "1 day", True)],
+)
+def test_a_url_that_moves_to_another_window_is_new_there_once(
+    make: Make, before: str, after: str, seen: bool
+) -> None:
+    assert not make(BLOOM_RECRAWL_RULES=[(".", before)]).request_seen(Request(URL))
+    moved = make(BLOOM_RECRAWL_RULES=[(".", after)])
+    assert moved.request_seen(Request(URL)) is seen
+    assert moved.request_seen(Request(URL))
+
+
 # -- opening, closing, clearing --
 
 
@@ -127,6 +140,18 @@ def test_another_window_than_in_the_last_run_is_logged_once(
     for _ in range(2):
         make(BLOOM_RECRAWL_AFTER="2 months")
     assert caplog.text.count("changed from never to 2 months") == 1
+
+
+def test_an_override_of_request_fingerprint_is_warned_of(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Own(BloomDupeFilter):
+        def request_fingerprint(self, request: Request) -> None: ...
+
+    own = Own.from_crawler(make(is_open=False).crawler)
+    own.open()
+    own.close()
+    assert "Own.request_fingerprint is ignored" in caplog.text
 
 
 # -- trouble --

@@ -5,32 +5,11 @@ from typing import Any
 import pytest
 from support.clock import FrozenServer
 from support.loops import eventually, in_loop
-from support.odd_site import LabOf, page
 from support.outages import struck
 from support.proxy import Fault, Kind, Proxy
 from support.workers import Worker, confirm, look_up, recorded
 
-#: Asks for its list again and again, until a page of it was crawled twice.
-SPIDER = """
-class PollingSpider(OddSpider):
-    crawled = 0
-
-    def parse(self, response):
-        if not response.url.endswith("/"):
-            self.crawled += 1
-        elif self.crawled < 2:
-            yield from self.links(response)
-            yield response.request.replace(dont_filter=True)
-"""
 HOUR, SECONDS = 3_600, 4
-
-
-def test_a_crawl_fetches_a_page_again_when_its_window_is_over(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/page"), "/page": page()})
-    done = lab.crawl(SPIDER, BLOOM_RECRAWL_AFTER="2 seconds", DOWNLOAD_DELAY=0.05)
-    assert done.hits["/page"] == 2
-    assert done.stats["bloom/duplicates"] > 2
-    assert not done.claims
 
 
 @pytest.fixture

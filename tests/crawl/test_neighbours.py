@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from support.odd_site import LabOf, page, serve, tree
+from support.odd_site import LabOf, serve, star, tree
 from support.paths import TESTS
 
 from scrapy_bloom.bloom.client.embedded import is_free
@@ -24,8 +24,7 @@ def test_what_a_spider_that_never_runs_again_has_claimed_is_crawled_by_another_o
     lab_of: LabOf,
 ) -> None:
     """Both use one filter, and link the same pages."""
-    links = [f"/{number}" for number in range(PAGES)]
-    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    lab = lab_of(star(PAGES))
     lab.kill_midway(PAGES // 2, OTHER, **BOTH)
     assert lab.missing()
     done = lab.crawl(**BOTH)

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from scrapy import Request
 from support.loops import eventually, in_loop
 from support.odd_site import Lab, serve, tree
 from support.outages import full, killed, replaced, stalled
-from support.polling import until
+from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import LASTING, Server
 from support.workers import TIMEOUT, Worker, claimed, confirm, marked, page, recorded
 
@@ -114,6 +114,26 @@ async def test_a_page_that_ends_in_an_outage_is_ready_to_be_crawled_again(
         assert recorded(lasting_server) == 0
         async with Worker(lasting_server.url) as other:
             assert not other.sees(0)
+
+
+@in_loop
+async def test_a_server_that_answers_just_in_time_holds_up_a_request_once(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All round trips of a lookup have one time-out: here each block's ring is read before."""
+    with Proxy(own_server.port) as proxy:
+        settings = {"BLOOM_REMEMBER": "scheduled", "BLOOM_TIMEOUT": 0.5}
+        async with Worker(proxy.url, **settings) as worker:
+            worker.server.bloom.session.views.clear()
+            proxy.fault = Fault(Kind.DELAY, seconds=0.4)
+            before, _ = worker.server.round_trips
+            assert not worker.sees(0)
+            after, _ = worker.server.round_trips
+            assert after - before <= 2
+            assert worker.stat("unknown") == 1
+            assert "didn't answer in time" in caplog.text
+            proxy.fault = PASS
+            await worker.found_again()
 
 
 @in_loop
@@ -223,32 +243,23 @@ async def test_what_is_left_is_written_at_the_end_if_the_server_is_up(
 
 # -- crawls, each in a process of its own, whose server fails midway --
 
-PAGES = 100
-#: Pages that a crawl gets before the outage.
-BEFORE = 25
-
-
-@pytest.fixture
-def lab(lasting_server: Server, tmp_path: Path) -> Iterator[Lab]:
-    with serve(tree(PAGES)) as site, Lab(site, lasting_server.url, tmp_path) as lab:
-        yield lab
-
 
 def test_a_crawl_that_is_closed_leaves_nothing_marked_that_was_not_crawled(
-    lab: Lab, lasting_server: Server
+    lasting_server: Server, tmp_path: Path
 ) -> None:
-    with lab.midway(BEFORE, BLOOM_ON_REDIS_ERROR="close") as crawl:
-        until(lab.recorded, "a page is recorded")
-        with killed(lasting_server):
-            lab.site.hold_after(1)
-            until(lambda: f"({CLOSED_WITHOUT_SERVER})" in crawl.log, "it closes")
-            lab.site.release()
-            stats = crawl.wait()
-    assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
-    assert stats["bloom/fill_ratio"] is None, "it is not known"
-    assert lab.missing()
-    recorded = lab.recorded()
-    assert recorded
-    assert recorded <= lab.site.hits().keys()
-    lab.crawl()
-    assert not lab.missing(), "and the next crawl goes on"
+    with serve(tree(100)) as site, Lab(site, lasting_server.url, tmp_path) as lab:
+        with lab.midway(25, BLOOM_ON_REDIS_ERROR="close") as crawl:
+            crawl.until(lab.recorded, "a page is recorded")
+            with killed(lasting_server):
+                site.hold_after(1)
+                crawl.until(lambda: f"({CLOSED_WITHOUT_SERVER})" in crawl.log, "it closes")
+                site.release()
+                stats = crawl.wait()
+        assert stats["finish_reason"] == CLOSED_WITHOUT_SERVER
+        assert stats["bloom/fill_ratio"] is None, "it is not known"
+        assert lab.missing()
+        recorded = lab.recorded()
+        assert recorded
+        assert recorded <= site.hits().keys()
+        lab.crawl()
+        assert not lab.missing(), "and the next crawl goes on"

@@ -6,7 +6,7 @@ The site holds answers back where the order would depend on how fast a crawl is.
 from contextlib import ExitStack
 from typing import Any
 
-from support.odd_site import ERROR, Crawl, Lab, LabOf, Reply, page
+from support.odd_site import ERROR, Crawl, Lab, LabOf, Reply, kinds, page
 from support.polling import until
 
 SETTINGS: dict[str, Any] = {"BLOOM_HEARTBEAT": 1, "RETRY_ENABLED": False}
@@ -122,7 +122,7 @@ def test_a_busy_worker_shares_though_pages_are_left_that_it_has_no_room_for(
             return stack.enter_context(lab.start(START=path, **settings))
 
         killed = start("/other")
-        killed.until(lambda: "/failed" in failed(lab), "a page has failed")
+        killed.until(lambda: kinds(lab.claims()).get("/failed") == "-", "a page has failed")
         busy = start("/")
         busy.until(lambda: lab.site.held == 1 + DOWNLOADS, "it's busy")
         lab.make_due()
@@ -140,11 +140,6 @@ def test_a_busy_worker_shares_though_pages_are_left_that_it_has_no_room_for(
             crawl.wait()
     assert lab.recorded() == {*links, "/left", "/failed"}
     assert not lab.claims()
-
-
-def failed(lab: Lab) -> set[str]:
-    """Return the pages that have failed."""
-    return {path for path, claim in lab.claims().items() if claim.kind == "-"}
 
 
 # -- pages that stop the spider --

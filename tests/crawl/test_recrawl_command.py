@@ -85,29 +85,39 @@ class Own(OddSpider):
 """
 
 
-@pytest.fixture
-def failing(lab_of: LabOf) -> Lab:
-    """A site of which three pages have failed."""
+def test_all_that_failed_is_due_at_once_with_its_own_requests(lab_of: LabOf) -> None:
+    """Whatever its key, version, method and callback; other URLs may be given, too."""
     pages = dict.fromkeys(("/a", "/b", "/c"), (ERROR, page()))
     lab = lab_of({"/": page(), **pages, "/d": page(), "/e": page()})
     lab.crawl(FAILING, **NO_RETRIES)
     assert bloom(lab, "pending", "--json", spider=FAILING).json["failed"] == 3
-    return lab
-
-
-def test_all_that_failed_is_due_at_once_with_its_own_requests(failing: Lab) -> None:
-    """Whatever its key, version, method and callback; other URLs may be given, too."""
-    done = failing.crawl(FAILING)
+    done = lab.crawl(FAILING)
     assert done.hits == EACH_RUN, "it waits"
     assert "remembers 1 URLs, has 3 pending requests, and never forgets" in done.log
     assert "1 URLs are remembered, 3 pending" in done.log
     assert done.stats["bloom/pending"] == 3
-    called = recrawl(failing, "--failed", "/a", "/e", "--json", spider=FAILING)
+    called = recrawl(lab, "--failed", "/a", "/e", "--json", spider=FAILING)
     assert [called.json[name] for name in ("retried", "ready", "none")] == [3, 1, 0]
-    last = failing.crawl(FAILING)
+    last = lab.crawl(FAILING)
     assert last.hits == EACH_RUN + Counter(["/a", "/b", "/c", "/e"])
     assert last.stats["GET 7"] == 1
-    assert not failing.claims()
+    assert not lab.claims()
+
+
+def test_requests_that_cannot_be_saved_are_crawled_with_the_page_that_yields_them(
+    lab_of: LabOf,
+) -> None:
+    spider = """
+class Own(OddSpider):
+    def parse(self, response):
+        is_a = response.url.endswith("/a")
+        return self.links(response, **({"callback": lambda response: None} if is_a else {}))
+"""
+    lab = lab_of({"/": page("/a"), "/a": page("/b"), "/b": (ERROR, page())})
+    lab.crawl(spider, **NO_RETRIES)
+    assert "1 request couldn't be saved" in recrawl(lab, "--failed", spider=spider).out
+    assert lab.crawl(spider).hits == EACH_RUN + Counter(["/a", "/b"])
+    assert lab.recorded() == {"/a", "/b"}
 
 
 def test_a_page_that_has_failed_too_often_waits_for_a_link_or_a_user(lab_of: LabOf) -> None:

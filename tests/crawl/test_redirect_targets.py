@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from support.odd_site import ERROR, SHARED_QUEUE, Lab, LabOf, Reply, moved, page
+from support.odd_site import ERROR, SHARED_QUEUE, Lab, LabOf, Reply, kinds, moved, page
 from support.polling import until
 
 #: No retry of Scrapy's comes between a page that fails and its claim.
@@ -26,11 +26,6 @@ class Drop(Component):
 class RedirectSpider(OddSpider):
     custom_settings = {"DOWNLOADER_MIDDLEWARES": {Drop: 10}}
 """
-
-
-def kinds(lab: Lab) -> dict[str, str]:
-    """Return the kinds of claims by path."""
-    return {path: claim.kind for path, claim in lab.claims().items()}
 
 
 def alive(lab: Lab) -> bool:
@@ -76,7 +71,7 @@ def test_pages_wait_for_a_pending_page_that_they_redirect_to(lab_of: LabOf, end:
     assert lab.site.hits()["/target"] == 1
     assert lab.recorded() == ({"/a", "/b", "/c", "/target"} if end == "is crawled" else {"/c"})
     failed = {"/a", "/b", "/target"} if end == "fails" else set()
-    assert kinds(lab) == dict.fromkeys(failed, "-")
+    assert kinds(lab.claims()) == dict.fromkeys(failed, "-")
 
 
 def test_a_page_stays_pending_that_redirects_to_the_page_of_a_stopped_worker(
@@ -102,26 +97,3 @@ def test_a_page_stays_pending_that_redirects_to_the_page_of_a_stopped_worker(
             stopped.kill()
     lab.crawl(**ONCE)
     assert lab.recorded() == {"/latest", "/issue"}
-
-
-@pytest.mark.parametrize("end", ["it fails", "its worker is killed"])
-def test_a_page_is_crawled_later_that_was_linked_while_a_redirect_led_to_it(
-    lab_of: LabOf, end: str
-) -> None:
-    """Nothing leads to it any more by then: the page that links it is remembered."""
-    lab = lab_of({"/": page("/latest", "/archive"), "/latest": moved("/issue1")})
-    lab.site.pages |= {"/archive": page("/issue1"), "/issue1": ERROR}
-    lab.site.hold("/archive", "/issue1")
-    with lab.start(**ONCE) as crawl:
-        crawl.until(lambda: lab.site.held == 2, "the redirect is followed")
-        lab.site.release("/archive")
-        crawl.until(lambda: "/archive" in lab.recorded(), "the link is found")
-        if end == "it fails":
-            lab.site.release()
-            crawl.wait()
-    lab.site.pages |= {"/latest": moved("/issue2"), "/issue1": page(), "/issue2": page()}
-    lab.make_due()
-    lab.crawl(**ONCE)
-    assert lab.site.hits()["/archive"] == 1
-    assert lab.recorded() >= {"/latest", "/issue1", "/issue2"}
-    assert not lab.claims()

@@ -66,14 +66,11 @@ def recovery_of(crawler: Crawler) -> tuple[Roster, Leftovers]:
 @pytest.mark.parametrize(
     ("shares", "is_idle", "others", "pause"),
     [
-        (True, False, 0, 1),
         (True, False, 100, 1),
         (True, False, 300, 3),
         (True, False, 999, HEARTBEAT * 0.999),
         (True, True, 100, 0.5),
-        (True, True, 300, 1.5),
         (False, True, 300, 1.5),
-        (False, False, 0, HEARTBEAT),
         (False, False, 300, HEARTBEAT),
     ],
 )
@@ -126,19 +123,6 @@ async def test_a_worker_that_came_after_the_last_heartbeat_keeps_its_claims(
             await left.free()
             assert claims(client)[URLS[0]][0] == "w0."
             assert left.may_have_more is False
-
-
-@in_loop
-async def test_a_heartbeat_tells_when_a_worker_has_died_or_left(own_server: Server) -> None:
-    async with Crawler(own_server.url, **FAR) as crawler:
-        mine, _ = recovery_of(crawler)
-        enter(own_server, range(300))
-        assert [await mine.beat() for _ in range(2)] == [False, False]
-        enter(own_server, range(1), left=0)
-        assert [await mine.beat() for _ in range(2)] == [True, False]
-        with own_server.client() as client:
-            client.zremrangebyrank(ENTRIES, 1, 1)
-        assert [await mine.beat() for _ in range(2)] == [True, False]
 
 
 # -- retries --

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, page, tree
+from support.odd_site import SHARED_QUEUE, Crawl, Lab, LabOf, star, tree
 
 PAGES = 150
 #: Downloads of a worker at a time.
@@ -174,8 +174,7 @@ def test_requests_that_others_crawl_too_are_not_given(
     lab_of: LabOf, settings: dict[str, Any]
 ) -> None:
     """An idle worker waits for two heartbeats, and ends though the other one is still busy."""
-    links = [f"/{number}" for number in range(30)]
-    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    lab = lab_of(star(30))
     with one_is_busy(lab, before=5, BLOOM_HEARTBEAT=1, **settings) as (giver, start):
         other = start().wait()
         (stats,) = ended(lab, [giver])
@@ -188,8 +187,7 @@ def test_requests_that_others_crawl_too_are_not_given(
 
 def test_requests_of_a_worker_that_is_killed_while_it_gives_are_crawled(lab_of: LabOf) -> None:
     """Only the start page has links, and nobody reads it again."""
-    links = [f"/{number}" for number in range(PAGES)]
-    lab = lab_of({"/": page(*links), **dict.fromkeys(links, page())})
+    lab = lab_of(star(PAGES))
     mark = lab.directory / "giving"
     with one_is_busy(lab, spider=GIVING, MARK=mark, BLOOM_HEARTBEAT=1) as (giver, start):
         taker = start(MARK="")

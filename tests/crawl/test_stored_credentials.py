@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from support.odd_site import ERROR, LabOf, moved, page
+from support.odd_site import ERROR, LabOf, moved, page, star
 from support.servers import contents
 
 from scrapy_bloom import BloomFilter
@@ -22,20 +22,17 @@ class SecretSpider(OddSpider):
         for number, url in enumerate(response.css("a::attr(href)").getall()):
             yield response.follow(url, **ways[number % len(ways)])
 """
-SITE = {"/": page(*(f"/{number}" for number in range(1, 9)))} | {
-    f"/{number}": page() for number in range(1, 9)
-}
 
 
 def test_what_the_spider_has_set_is_stored_and_used_by_the_next_run(lab_of: LabOf) -> None:
-    lab = lab_of(SITE)
+    lab = lab_of(star(8))
     lab.kill_midway(4, SPIDER)
     texts = " ".join(claim.request for claim in lab.claims().values())
     assert "Basic S3CRET" in texts
     assert "user:S3CRET@" in texts
     before = len(lab.site.fetches)
     done = lab.crawl(SPIDER)
-    assert {path.removeprefix(lab.site.url) for path in lab.site.hits()} == {*SITE}
+    assert {path.removeprefix(lab.site.url) for path in lab.site.hits()} == lab.site.pages.keys()
     assert "S3CRET" in str([fetch.headers for fetch in lab.site.fetches[before:]])
     assert "S3CRET" not in done.log
     assert not done.claims
@@ -88,15 +85,15 @@ def test_a_start_page_that_redirects_leaves_no_secret_and_no_page_after_a_kill(
     lab_of: LabOf, rules: str, fetched: int
 ) -> None:
     """With a rule the start page and its target are pending, too."""
-    links = [f"/{number}" for number in range(4)]
-    lab = lab_of({"/": moved("/home"), "/home": page(*links), **dict.fromkeys(links, page())})
+    pages = star(4)
+    lab = lab_of({**pages, "/": moved("/home"), "/home": pages["/"]})
     settings: dict[str, Any] = {"BLOOM_RECRAWL_RULES": rules, "BLOOM_HEARTBEAT": 1}
     lab.kill_midway(fetched, ADDING, CONCURRENT_REQUESTS=1, **settings)
     assert lab.site.fetches[-1].headers["Authorization"] == "Basic S3CRET"
     assert "S3CRET" not in str(contents(lab.client))
     done = lab.crawl(ADDING, **settings)
     assert not lab.missing()
-    assert done.recorded >= {*links}
+    assert done.recorded >= pages.keys() - {"/"}
     assert not done.claims
     assert "S3CRET" not in str(contents(lab.client))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.odd_site import ERROR, SHARED_QUEUE, Crawl, Lab, LabOf, moved, page, serve, tree
+from support.odd_site import ERROR, SHARED_QUEUE, Crawl, Lab, LabOf, kinds, moved, page, serve, tree
 from support.outages import killed
 from support.polling import until
 from support.servers import LASTING, Server
@@ -80,11 +80,8 @@ def test_a_page_found_in_an_outage_that_fails_is_found_again(
             lab.site.release("/source")
             failed = re.compile("Ignoring response <500 .*/target>")
             until(lambda: failed.search(crawl.log), "the target fails in the outage")
-        failed_both = {("/source", "-"), ("/target", "-")}
-        until(
-            lambda: failed_both <= {(path, one.kind) for path, one in lab.claims().items()},
-            "both have failed",
-        )
+        both = {"/source": "-", "/target": "-"}
+        crawl.until(lambda: kinds(lab.claims()) | both == kinds(lab.claims()), "both have failed")
         lab.make_due()
         lab.site.release()
         crawl.wait()

@@ -83,6 +83,12 @@ def tree(count: int) -> dict[str, Reply]:
     return {"/": page("/0"), **pages}
 
 
+def star(count: int) -> dict[str, Reply]:
+    """Return a site whose start page links so many pages."""
+    links = [f"/{number}" for number in range(count)]
+    return {"/": page(*links), **dict.fromkeys(links, page())}
+
+
 @dataclass(frozen=True)
 class Fetch:
     """A request as the site got it."""
@@ -291,6 +297,11 @@ class Claim:
     request: str
     key: str
     field: str
+
+
+def kinds(claims: Mapping[str, Claim]) -> dict[str, str]:
+    """Return whose the claims are, by path."""
+    return {path: claim.kind for path, claim in claims.items()}
 
 
 @dataclass(frozen=True)
