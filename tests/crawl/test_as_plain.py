@@ -229,16 +229,26 @@ def test_a_page_has_failed_whose_callback_a_middleware_keeps_from_running(lab_of
     assert_ended_well(done)
 
 
+#: With an errback, the exception would close nothing.
+BANNED = (
+    CAPTCHA
+    + """
+class BannedSpider(CaptchaSpider):
+    parse = OddSpider.parse
+"""
+)
+
+
 def test_a_run_that_a_middleware_closes_leaves_its_page_to_the_next_one(lab_of: LabOf) -> None:
     captcha, links = Reply(["/never"], text="captcha"), [f"/{number}" for number in range(30)]
     lab = lab_of({"/": page("/banned", *links), "/banned": (captcha, page("/more"))})
     lab.site.pages |= dict.fromkeys((*links, "/more"), page())
-    done = lab.crawl(CAPTCHA, CONCURRENT_REQUESTS=1)
+    done = lab.crawl(BANNED, CONCURRENT_REQUESTS=1)
     assert done.stats["finish_reason"] == "banned"
     assert done.claims["/banned"].attempt == 1
     assert done.claims.keys() == {"/banned", *links} - done.recorded
     lab.site.pages["/"] = page()
-    done = lab.crawl(CAPTCHA)
+    done = lab.crawl(BANNED)
     assert done.recorded == lab.site.pages.keys() - {"/"}
     assert_ended_well(done)
 

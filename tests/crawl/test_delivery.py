@@ -200,12 +200,13 @@ def assert_all(done: Done, store: Store, found: set[str]) -> None:
 
 #: Pages that a crawl gets before it is interrupted.
 MIDWAY = 12
+BULK = {"BLOOM_REMEMBER": "crawled", "ITEM_PIPELINES": '{"odd_spider.Bulk": 1}'}
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGINT", "page count"])
 def test_a_run_that_ends_early_and_a_plain_one_store_all_items(store: Store, end: str) -> None:
     """A pipeline writes them in bulk. Only a run that is killed may store items that come again."""
-    lab, settings = store.lab, bulk(store)
+    lab, settings = store.lab, store.settings(**BULK)
     if end == "SIGKILL":
         lab.kill_midway(MIDWAY, SPIDER, **settings)
     elif end == "SIGINT":
@@ -217,11 +218,6 @@ def test_a_run_that_ends_early_and_a_plain_one_store_all_items(store: Store, end
     assert_all(lab.crawl(SPIDER, **settings), store, {*store.rows()})
     if end != "SIGKILL":
         assert {path for path, count in store.rows().items() if count > 1} <= {"/"}
-
-
-def bulk(store: Store, **settings: Any) -> dict[str, Any]:
-    settings = {"BLOOM_REMEMBER": "crawled", **settings}
-    return {**store.settings(**settings), "ITEM_PIPELINES": '{"odd_spider.Bulk": 1}'}
 
 
 def test_full_batches_are_stored_before_the_spider_closes(store: Store) -> None:
@@ -420,5 +416,5 @@ def test_what_a_pipeline_gives_up_has_failed(store: Store) -> None:
 
 
 def test_without_the_filter_nothing_is_held(store: Store) -> None:
-    store.lab.crawl(SPIDER, **bulk(store), **PLAIN_SCRAPY)
+    store.lab.crawl(SPIDER, **store.settings(**BULK), **PLAIN_SCRAPY)
     assert store.rows().keys() >= pages_of(store)

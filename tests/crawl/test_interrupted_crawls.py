@@ -17,6 +17,7 @@ from support.odd_site import (
     page,
     tree,
 )
+from support.polling import until
 
 PAGES = 40
 #: Pages that a crawl gets before it is interrupted.
@@ -65,14 +66,12 @@ SPIDERS = {
 }
 
 
-def settings_of(lab: Lab, way: str) -> dict[str, Any]:
-    """Return the settings of a way to crawl."""
-    ways: dict[str, dict[str, Any]] = {
-        "memory": {},
-        "jobdir": {"JOBDIR": lab.directory / "job"},
-        "scrapy-redis": SHARED_QUEUE,
-    }
-    return {"BLOOM_HEARTBEAT": 1, **ways[way]}
+#: By the queue of requests. Each crawl has a folder of its own, beside that of the job.
+WAYS: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "jobdir": {"JOBDIR": "../job"},
+    "scrapy-redis": SHARED_QUEUE,
+}
 
 
 def interrupt(lab: Lab, end: str, spider: str, settings: dict[str, Any]) -> None:
@@ -105,7 +104,7 @@ def test_no_page_and_no_item_is_missing_after_a_rerun(
     lab_of: LabOf, name: str, way: str, end: str
 ) -> None:
     lab, spider = lab_of(tree(PAGES)), SPIDERS[name]
-    settings = settings_of(lab, way)
+    settings = {"BLOOM_HEARTBEAT": 1, **WAYS[way]}
     interrupt(lab, end, spider, settings)
     if is_damaged(lab, spider, settings):
         shutil.rmtree(lab.directory / "job")
@@ -129,7 +128,7 @@ def is_damaged(lab: Lab, spider: str, settings: dict[str, Any]) -> bool:
 
 def test_a_queue_that_is_damaged_is_named_and_costs_no_page(lab_of: LabOf) -> None:
     lab = lab_of(tree(PAGES))
-    settings = settings_of(lab, "jobdir")
+    settings = {"BLOOM_HEARTBEAT": 1, **WAYS["jobdir"]}
     lab.stop_midway(MIDWAY, **settings)
     for file in (lab.directory / "job" / "requests.queue").glob("*/*"):
         file.write_bytes(file.read_bytes() + b"\x7f\xff\xff\xff")
@@ -168,7 +167,6 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
 # -- scrapy-redis --
 
 DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
-
 
 START = """
 from scrapy_redis.spiders import RedisSpider

@@ -40,13 +40,6 @@ def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
     assert "nothing was new" not in lab.crawl(**settings).log, "the listing page was read"
 
 
-#: A start page that is looked up, with retries.
-START = """
-class StartSpider(OddSpider):
-    custom_settings = {"RETRY_TIMES": 1, "CLOSESPIDER_TIMEOUT": 60}
-"""
-
-
 @pytest.mark.parametrize(
     ("replies", "hits"),
     [
@@ -59,7 +52,7 @@ def test_what_a_start_request_turns_into_is_fetched_once(
     lab_of: LabOf, replies: list[Reply], hits: list[str]
 ) -> None:
     lab = lab_of({"/": replies, "/a": page()})
-    done = lab.crawl(START)
+    done = lab.crawl(RETRY_TIMES=1, CLOSESPIDER_TIMEOUT=60)
     assert done.hits == Counter(hits)
     assert_ended_well(done)
-    assert lab.crawl(START).hits["/"] == 1, "in each run"
+    assert lab.crawl().hits["/"] == 1, "in each run"

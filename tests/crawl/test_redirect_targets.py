@@ -34,17 +34,16 @@ def alive(lab: Lab) -> bool:
     return any(lab.client.zcount(key, f"({lab.now()}", "+inf") for key in keys)
 
 
-@pytest.mark.parametrize("way", ["memory", "jobdir", "scrapy-redis"])
-def test_a_site_in_maintenance_is_crawled_when_it_is_back(lab_of: LabOf, way: str) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"JOBDIR": "../job"}, SHARED_QUEUE], ids=["memory", "jobdir", "scrapy-redis"]
+)
+def test_a_site_in_maintenance_is_crawled_when_it_is_back(
+    lab_of: LabOf, settings: dict[str, Any]
+) -> None:
     """All of its pages redirect to one that answers 503; later, nothing links them any more."""
     links = [f"/{number}" for number in range(30)]
     lab = lab_of({"/": page(*links), **dict.fromkeys(links, moved("/maintenance"))})
     lab.site.pages["/maintenance"] = MAINTENANCE
-    settings: dict[str, Any] = {
-        "memory": {},
-        "jobdir": {"JOBDIR": lab.directory / "job"},
-        "scrapy-redis": SHARED_QUEUE,
-    }[way]
     done = lab.crawl(**ONCE, **settings)
     assert not done.recorded
     assert {path for path, claim in done.claims.items() if claim.kind == "-"} >= {*links}
