@@ -84,9 +84,8 @@ def test_a_server_that_hides_its_process_may_be_another_one_after_an_outage() ->
 def test_an_error_is_new_once_in_an_outage(state: Outage) -> None:
     for _ in range(2):
         state.fail(AWAY)
-        assert [state.miss(AWAY), state.miss(StorageError("why")), state.miss(AWAY)] == [
-            *(False, True, False)
-        ]
+        why = StorageError("why")
+        assert [state.miss(one) for one in (AWAY, why, AWAY, why)] == [False, True, False, False]
         state.end()
 
 
