@@ -103,7 +103,7 @@ async def test_links_of_all_windows_are_looked_up_in_one_round(
         await look_up([lookup for lookups in pages for lookup in lookups])
         for lookups in pages:
             assert [lookup.verdict for lookup in lookups] == [SEEN] * 10 + [NEW] * 10
-            assert offered(two, lookups) == [True] * 10 + [False] * 10
+            assert not any(offered(two, lookups[10:]))
         assert [two.stat(f"{name}new") for name in ("", "1-day/", "2-weeks/")] == [10] * 3
         assert two.server.round_trips == (before[0], before[1] + 1)
 
