@@ -59,6 +59,12 @@ class WaitingSpider(OddSpider):
             await self.download(response.urljoin("/inline"))
             yield response.follow("/after")
 """
+CANCELLED = """
+    async def download(self, url):
+        gone = __import__("asyncio").get_running_loop().create_future()
+        gone.cancel()
+        await gone
+"""
 SETTINGS: dict[str, Any] = {"BLOOM_HEARTBEAT": 1}
 SITE = {"/": page("/waits"), "/waits": page("/before")}
 SITE |= dict.fromkeys(("/before", "/after", "/inline"), page())
@@ -92,3 +98,15 @@ def test_a_crawl_that_ends_while_a_callback_waits_loses_none_of_its_links(
     assert lab.recorded() == {"/before", *(["/waits"] if is_done else [])}
     assert lab.claims().keys() == {"/after" if is_done else "/waits"}
     assert_complete_after_a_rerun(lab, fetched=not is_done)
+
+
+def test_a_page_is_not_remembered_whose_callback_is_cancelled_while_it_waits(
+    lab_of: LabOf,
+) -> None:
+    """What it has yielded before is crawled. The crawl is killed, as Scrapy's wouldn't end."""
+    lab = lab_of(SITE)
+    with lab.start(WAITING + CANCELLED, **SETTINGS) as crawl:
+        crawl.until(lambda: "/before" in lab.recorded(), "its link is crawled")
+        crawl.kill()
+    assert lab.recorded() == {"/before"}
+    assert_complete_after_a_rerun(lab, fetched=True)

@@ -4,6 +4,7 @@ A full disk or a crash of the machine leaves half an item. Here, the test cuts t
 """
 
 import csv
+import gzip
 import json
 from io import StringIO
 from pathlib import Path
@@ -61,3 +62,15 @@ def test_half_an_item_in_the_file_spoils_no_other_after_a_kill(
     assert {one["text"] for one in found} == {text * 1_000}
     assert done.recorded == lab.site.pages.keys() - {"/"}
     assert not done.claims
+
+
+def test_nothing_is_written_between_two_parts_of_a_compressed_file(lab_of: LabOf) -> None:
+    lab = lab_of(tree(3))
+    file, spider = lab.directory / "items", SPIDER.replace("TEXT", "'abc'")
+    plugins = ["scrapy.extensions.postprocessing.GzipPlugin"]
+    feed = {"format": "jsonlines", "postprocessing": plugins}
+    for _ in range(2):
+        lab.crawl(spider, BLOOM_REMEMBER="delivered", FEEDS=json.dumps({str(file): feed}))
+    with gzip.open(file, "rt") as opened:
+        paths = [json.loads(line)["path"] for line in opened]
+    assert sorted(paths) == sorted([*lab.site.pages, "/"]), "each run has an item of /"

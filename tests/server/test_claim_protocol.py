@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -318,3 +319,19 @@ def test_a_full_server_notes_how_pages_end(server: Server, spider: Spider) -> No
         spider.run(spider.claims.beat("w1", 60))
     waiting = {items[0]: FAILED, items[3]: FAILED}
     assert spider.owners() == waiting | {items[4]: THEIRS, items[5]: OURS}
+
+
+def test_a_page_keeps_its_claim_until_a_full_bitmap_has_room_for_it(client: Redis) -> None:
+    """A kill in between would lose it."""
+    spider = Spider(small(client, blocks=1, capacity=9))
+    spider.claim(A)
+    (layer,) = spider.bloom.session.views["default", 0].written
+    spider.bloom.extend(b"%d" % number for number in range(layer.capacity))
+
+    def begin(operation: Any) -> Any:
+        yield next(operation)
+
+    spider.run(begin(spider.claims.confirm([key(A)], [OURS])))
+    assert spider.request(A) == text_of(A)
+    assert spider.confirm(A) == [NEW]
+    assert spider.stored() == {}
