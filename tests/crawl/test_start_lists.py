@@ -70,17 +70,28 @@ async def start(self):
         assert done.stats[stat] == expected[stat]
 
 
-def test_of_equal_requests_the_first_is_stored(lab_of: LabOf) -> None:
-    """So a run that picks it up after a kill gives its callback what this run gives it."""
-    code = spider("""
+IN_START = """
 async def start(self):
     for number in range(3):
         yield Request(self.settings["SITE_URL"] + "/0", cb_kwargs={"number": number})
+"""
+IN_CALLBACK = (
+    IN_START.replace("start(self)", "begin(self, response)")
+    + """
+async def start(self):
+    yield Request(self.settings["SITE_URL"] + "/", self.begin)
+"""
+)
 
+
+@pytest.mark.parametrize("yielding", [IN_START, IN_CALLBACK], ids=["start", "callback"])
+def test_of_equal_requests_the_first_is_stored(lab_of: LabOf, yielding: str) -> None:
+    """So a run that picks it up after a kill gives its callback what this run gives it."""
+    code = spider(f"""{yielding}
 def parse(self, response, number):
     self.crawler.stats.set_value("test/number", number)
 """)
-    lab = lab_of(listed(1))
+    lab = lab_of({**listed(1), "/": page()})
     lab.site.hold("/0")
     with lab.start(code, **REMEMBERED) as crawl:
         crawl.until(lambda: lab.site.held, "the page is fetched")
