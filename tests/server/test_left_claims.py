@@ -53,11 +53,12 @@ def test_urls_are_crawled_again_although_they_are_remembered_or_have_failed(spid
 
     spider.bloom.add(A)
     spider.claim(B, C)
-    spider.fail(B, seconds=500)
+    spider.fail(B, seconds=500, owner="-.category=a")
     assert again("", A, B, C) == [Again.NONE, Again.RETRIED, Again.PENDING]
     assert again("{}", A, B, C) == [Again.READY, Again.RETRIED, Again.PENDING]
     claims = spider.stored()
     assert (claims[A.hex()].owner, claims[A.hex()].nonce) == (FAILED, AGAIN)
+    assert claims[B.hex()].arguments == "category=a", "no other run gets it"
     assert (claims[A.hex()].has_failed, claims[B.hex()].has_failed) == (False, True)
     assert claims[B.hex()].attempts == 0
     assert claims[B.hex()].length > 2, "it keeps its own request"
