@@ -130,8 +130,9 @@ def test_a_queue_that_is_damaged_is_named_and_costs_no_page(lab_of: LabOf) -> No
     lab = lab_of(tree(PAGES))
     settings = {"BLOOM_HEARTBEAT": 1, **WAYS["jobdir"]}
     lab.stop_midway(MIDWAY, **settings)
-    for file in (lab.directory / "job" / "requests.queue").glob("*/*"):
-        file.write_bytes(file.read_bytes() + b"\x7f\xff\xff\xff")
+    for file in (lab.directory / "job" / "requests.queue").rglob("[0-9-]*"):
+        if file.is_file():  # Scrapy 2.13 has no folders for sites
+            file.write_bytes(file.read_bytes() + b"\x7f\xff\xff\xff")
     assert is_damaged(lab, PLAIN, settings)
     shutil.rmtree(lab.directory / "job")
     lab.crawl(**settings)
