@@ -26,7 +26,7 @@ class SecretSpider(OddSpider):
 
 def test_what_the_spider_has_set_is_stored_and_used_by_the_next_run(lab_of: LabOf) -> None:
     lab = lab_of(star(8))
-    lab.kill_midway(4, SPIDER)
+    lab.kill_midway(1, SPIDER)
     texts = " ".join(claim.request for claim in lab.claims().values())
     assert "Basic S3CRET" in texts
     assert "user:S3CRET@" in texts
