@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,11 @@ from chaos.stand import STANDS, Stand
 CONCURRENCY, BATCH = 4, 5
 #: Seconds between heartbeats: a worker that is silent for twice as long counts as dead.
 HEARTBEAT = 2
+#: Pages that a kill leaves to be fetched again at most: those under way, and what is crawled in the
+#: last 2 ms, which may be a quarter of a second on a busy machine.
+PER_KILL = CONCURRENCY + 8
+#: Pages whose items wait for a file, and for one that is being stored.
+PER_FEED = 2 * BATCH
 #: Pages that are fetched before the schedule begins.
 FIRST = 10
 #: Runs after the schedule, of which the last one has to find nothing to do.
@@ -127,6 +132,25 @@ class Outcome:
         if found.pages - plain.pages or found.items - plain.items:
             self.wrong.append("plain Scrapy gets less")
 
+    def count_again(self, fetches: Sequence[str]) -> None:
+        """Note how many pages were fetched again, and whether these are too many."""
+        self.again, most = len(fetches) - len(set(fetches)), self.most_again
+        if most is not None and self.again > most:
+            self.wrong.append(f"at most {most} may be fetched again")
+
+    @property
+    def most_again(self) -> int | None:
+        """How many pages may be fetched again; None where there is no such bound.
+
+        There is none after an outage. Nor is there one after a worker with a queue on disk was
+        stopped, because the others pick up its requests, and it crawls them again when it resumes.
+        """
+        is_resumed = self.schedule.queue == "JOBDIR" and "SIGINT" in self.struck
+        if set(self.struck) - SIGNALS.keys() or is_resumed:
+            return None
+        kills = sum(event != "SIGINT" for event in self.struck)
+        return kills * (PER_KILL + PER_FEED * (self.schedule.remember == DELIVERED))
+
     @property
     def has_failed(self) -> bool:
         """Whether a promise is broken."""
@@ -172,8 +196,7 @@ class Trial:
                 retry_failed(settings, bloom)
             self._crawl_until_quiet(site, bloom, settings)
         self._outcome.compare(Harvest.read(plain), Harvest.read(bloom))
-        fetches = [one.path for one in site.fetches if one.path != START]
-        self._outcome.again = len(fetches) - len(set(fetches))
+        self._outcome.count_again([one.path for one in site.fetches if one.path != START])
         return self._outcome
 
     def _settings(self, directory: Path) -> dict[str, object]:
