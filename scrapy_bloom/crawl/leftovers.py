@@ -19,8 +19,8 @@ from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl import request_codec
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.endings import ONCE
+from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import Op
-from scrapy_bloom.crawl.pages import Pages
 from scrapy_bloom.crawl.roster import Roster
 from scrapy_bloom.crawl.writer import Writer
 
@@ -46,7 +46,7 @@ class Leftovers:
         context: the objects that all parts use.
         roster: knows who lives.
         writer: writes what is claimed anew.
-        pages: puts requests back.
+        offers: puts requests back.
 
     Attributes:
         is_next: whether the run has done what it does by itself.
@@ -54,8 +54,8 @@ class Leftovers:
         may_have_more: whether claims may turn out to be free soon.
     """
 
-    def __init__(self, context: Context, roster: Roster, writer: Writer, pages: Pages) -> None:
-        self._context, self._roster, self._writer, self._pages = context, roster, writer, pages
+    def __init__(self, context: Context, roster: Roster, writer: Writer, offers: Offers) -> None:
+        self._context, self._roster, self._writer, self._offers = context, roster, writer, offers
         self.is_next, self.next_due, self.may_have_more = False, inf, False
         #: How many claims wait for a run like this one, and those that are being picked up.
         self._waiting = 0
@@ -164,8 +164,8 @@ class Leftovers:
 
     async def pick_up(self) -> bool:
         """Put back a few requests that wait, as far as there is room; return whether any were."""
-        engine, count = self._context.engine, self._pages.handed_out_count
-        is_turn = count >= self._turn_at and len(self._pages.queue.picked_up) < TURN
+        engine, count = self._context.engine, self._offers.handed_out_count
+        is_turn = count >= self._turn_at and len(self._offers.queue.picked_up) < TURN
         if engine.is_closing or not (is_turn or (self.is_next and engine.has_room())):
             return False
         if self._waiting and self._left is None:
@@ -227,9 +227,9 @@ class Leftovers:
             return False
         report.count(stat, key[0])
         if not self.is_next:  # it's in turns, so it goes out before what the run has found itself
-            request.priority = max(request.priority, self._pages.priority + 1)
+            request.priority = max(request.priority, self._offers.priority + 1)
         try:
-            self._pages.restore(request, key, self._context.engine.crawl)
+            self._offers.restore(request, key, self._context.engine.crawl)
         except Exception:  # it has failed, with a warning; the others are put back
             logger.debug("Bloom filter: %s can't be scheduled", request, exc_info=True)
         spec = self._context.server.bloom.session.spec

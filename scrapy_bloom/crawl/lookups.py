@@ -17,8 +17,8 @@ from scrapy_bloom.bloom.protocol.claims import NewClaim
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
 from scrapy_bloom.crawl.context import Context
+from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import Op, OpKind
-from scrapy_bloom.crawl.pages import Pages
 from scrapy_bloom.crawl.rule import Known
 from scrapy_bloom.rules import RUN
 
@@ -63,18 +63,18 @@ class Lookups:
     Args:
         context: the objects that all parts use.
         put: queues an op.
-        pages: of the crawl; None if a URL counts as seen once its request is scheduled.
+        offers: to the scheduler; None if a URL counts as seen once its request is scheduled.
 
     Attributes:
         reserved: lookups of requests that the scheduler hasn't been offered yet.
     """
 
-    def __init__(self, context: Context, put: Callable[[Op], None], pages: Pages | None) -> None:
+    def __init__(self, context: Context, put: Callable[[Op], None], offers: Offers | None) -> None:
         self._context, self._outage = context, context.server.outage
         self._local, self._identity = context.local, context.identity
-        self._put, self._pages = put, pages
+        self._put, self._offers = put, offers
         #: Claims in progress here without a stored request.
-        self._here = {} if pages is None else pages.endings.here
+        self._here = {} if offers is None else offers.pages.endings.here
         self.reserved: dict[Key, Lookup] = {}
         #: Lookups of the next round, with the futures of those who wait for them; the rounds under
         #: way, and the keys of the current one.
@@ -107,8 +107,8 @@ class Lookups:
 
     def dump(self, lookup: Lookup) -> None:
         """Write a lookup's request as it is stored, unless that's done."""
-        if self._pages is not None and not lookup.text:
-            lookup.text = self._pages.text_of(lookup.request)
+        if self._offers is not None and not lookup.text:
+            lookup.text = self._offers.text_of(lookup.request)
 
     def look_up_now(self, lookup: Lookup) -> None:
         """Give a lookup its verdict, blocking."""
@@ -155,7 +155,7 @@ class Lookups:
                 self._answer(lookup, verdict)
                 if not lookup.is_duplicate:
                     self.reserved[lookup.key] = lookup
-                    if self._pages is not None and not lookup.text:
+                    if self._offers is not None and not lookup.text:
                         self._here.setdefault(lookup.key, [])
             self.give_back(MAX_RESERVED)
 
@@ -177,8 +177,8 @@ class Lookups:
             key = next(iter(self.reserved))
             verdict = self.reserved.pop(key).verdict
             self._local.forget(key)
-            if self._pages is not None:
-                self._pages.endings.lose(key)
+            if self._offers is not None:
+                self._offers.pages.endings.lose(key)
                 if verdict is not Verdict.UNKNOWN:
                     self._put(Op(OpKind.RELEASE, key))
 
@@ -191,7 +191,7 @@ class Lookups:
     def _operation(self, lookups: Sequence[Lookup]) -> Operation[list[Verdict]]:
         """Return what looks requests up, and claims or records those that are new."""
         claims, me = self._context.claims, self._context.me
-        if self._pages is None:
+        if self._offers is None:
             return claims.session.add([one.key for one in lookups])
         for lookup in lookups:
             self.dump(lookup)

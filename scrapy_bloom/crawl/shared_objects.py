@@ -11,11 +11,11 @@ from dataclasses import fields, is_dataclass
 from sys import maxsize
 from typing import Any
 
-from scrapy import Request
+from scrapy import Request, Spider
 
 from scrapy_bloom.crawl.endings import Joint, Page
+from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import OpKind
-from scrapy_bloom.crawl.pages import Pages
 from scrapy_bloom.crawl.queue import META
 from scrapy_bloom.crawl.request_values import MAX_DEPTH, UnstorableError, is_immutable, pack
 
@@ -27,11 +27,12 @@ class SharedObjects:
     """The objects in requests that one callback has yielded.
 
     Args:
-        pages: follow these requests.
+        offers: follow these requests.
+        spider: of the crawl.
     """
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
+    def __init__(self, offers: Offers, spider: Spider) -> None:
+        self._offers, self._spider = offers, spider
         #: Id of an object -> the object, so that it lives as long, and those who share it.
         self._joints: dict[int, tuple[object, Joint]] = {}
         self._requests: dict[Joint, list[Request]] = {}
@@ -47,12 +48,12 @@ class SharedObjects:
         for one in found:
             self._joints.setdefault(id(one), (one, joint))
         self._requests.setdefault(joint, []).append(request)
-        self._pages.unsaved[request] = joint
+        self._offers.unsaved[request] = joint
 
     def _state(self, objects: list[object]) -> str:
         """Return the content of objects, as far as it can be compared."""
         try:
-            return repr(pack(objects, self._pages.spider))
+            return repr(pack(objects, self._spider))
         except UnstorableError:
             return ""
 
@@ -60,15 +61,15 @@ class SharedObjects:
         """Let those requests be stored that share nothing and haven't been looked up."""
         for own in self._requests.values():
             if len(own) == 1 and own[0] in requests:
-                self._pages.unsaved.pop(own[0], None)
+                self._offers.unsaved.pop(own[0], None)
 
     def close(self) -> None:
         """Store the others that share nothing, and let the rest end."""
         for joint, own in self._requests.items():
             if len(own) == 1:
-                self._pages.store(own[0])
+                self._offers.store(own[0])
             joint.page.outcome = OpKind.FAIL if joint.page.error else OpKind.CONFIRM
-            self._pages.endings.finish(joint.page)
+            self._offers.pages.endings.finish(joint.page)
 
 
 def _objects(values: Collection[Any], depth: int = 0) -> Iterator[object]:

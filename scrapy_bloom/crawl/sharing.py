@@ -8,7 +8,7 @@ them out. A share that is lost with its worker is found by the last scan of each
 from scrapy_bloom.bloom.protocol.claims import StoredClaim
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.pages import Pages
+from scrapy_bloom.crawl.offers import Offers
 
 #: Requests that are given away at a time.
 MAX_GIVEN = 256
@@ -19,27 +19,27 @@ class Sharing:
 
     Args:
         context: the objects that all parts use.
-        pages: know which claims a queued request has.
+        offers: know which claims a queued request has.
 
     Attributes:
         is_on: whether this worker shares its work.
     """
 
-    def __init__(self, context: Context, pages: Pages) -> None:
+    def __init__(self, context: Context, offers: Offers) -> None:
         self._server, self._claims, self._me = context.server, context.claims, context.me
         self._engine, self._local, self._report = context.engine, context.local, context.report
-        self._pages = pages
+        self._offers = offers
         self.is_on = context.me.group != "-"
 
     async def give(self, idle: int) -> None:
         """Give requests to so many idle workers, if they have received the last ones."""
-        queued = len(self._pages.queue)
+        queued = len(self._offers.queue)
         spare = (queued + 1) // 2 if queued > self._engine.downloads_at_a_time else 0
         if not idle or not spare or self._engine.is_closing:
             return
         if await self._server.run(self._claims.count_shares(self._me.group)):
             return
-        given, freed = self._pages.queue.give(min(spare, MAX_GIVEN)), set[Key]()
+        given, freed = self._offers.queue.give(min(spare, MAX_GIVEN)), set[Key]()
         if not given:
             return
         try:  # a claim that is not written yet, or that the server has lost, stays here
@@ -48,7 +48,7 @@ class Sharing:
         finally:
             for key, request in given.items():
                 if key not in freed:
-                    self._pages.take_back(key, request, self._engine.enqueue)
+                    self._offers.take_back(key, request, self._engine.enqueue)
             self._engine.look()
         for key in freed:  # it may be new again
             self._local.forget(key)

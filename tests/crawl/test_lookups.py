@@ -35,7 +35,7 @@ def worker(server: Server, **settings: Any) -> Worker:
 def links_of(one: Worker, name: str, links: int = 30) -> list[Lookup]:
     """Return the lookups about a page's links."""
     requests = [Request(f"{URL}{name}/{number}") for number in range(links)]
-    lookups = [one.crawl._lookups.prepare(request) for request in requests]
+    lookups = [one.crawl._duplicates.lookups.prepare(request) for request in requests]
     return [lookup for lookup in lookups if lookup is not None]
 
 
@@ -50,7 +50,7 @@ def offered(one: Worker, lookups: Sequence[Lookup]) -> list[bool]:
 
 async def under_way(one: Worker, lookups: Sequence[Lookup]) -> "asyncio.Future[None]":
     """Begin to look a page up; return when its round is under way."""
-    asking = asyncio.ensure_future(one.crawl._lookups.look_up(lookups))
+    asking = asyncio.ensure_future(one.crawl._duplicates.lookups.look_up(lookups))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return asking
@@ -60,10 +60,10 @@ async def under_way(one: Worker, lookups: Sequence[Lookup]) -> "asyncio.Future[N
 async def test_pages_that_come_together_are_asked_about_in_one_round(server: Server) -> None:
     async with worker(server) as one:
         # Loads the script, and reads the rings of all blocks.
-        await one.crawl._lookups.look_up(links_of(one, "first", links=500))
+        await one.crawl._duplicates.lookups.look_up(links_of(one, "first", links=500))
         before = one.server.round_trips[1]
         pages = [links_of(one, f"{number}") for number in range(20)]
-        await asyncio.gather(*map(one.crawl._lookups.look_up, pages))
+        await asyncio.gather(*map(one.crawl._duplicates.lookups.look_up, pages))
         assert one.server.round_trips[1] == before + 1
         assert all(verdicts(lookups) == {NEW} for lookups in pages)
 
@@ -75,7 +75,7 @@ async def test_a_url_is_new_to_one_of_the_pages_that_link_it_in_one_round(
 ) -> None:
     async with worker(server, BLOOM_REMEMBER=remember) as one:
         pages = [links_of(one, "same"), links_of(one, "same"), links_of(one, "other")]
-        await asyncio.gather(*map(one.crawl._lookups.look_up, pages))
+        await asyncio.gather(*map(one.crawl._duplicates.lookups.look_up, pages))
         of_another = CLAIMED if remember == "crawled" else SEEN
         assert [verdicts(lookups) for lookups in pages] == [{NEW}, {of_another}, {NEW}]
         first, second, _ = pages
@@ -95,7 +95,7 @@ async def test_links_of_all_windows_are_looked_up_in_one_round(
         for name in ("day", "weeks", "other"):
             assert not any(offered(one, links_of(one, name, links=10)))
     async with worker(server, **settings, BLOOM_REMEMBER=remember) as two:
-        look_up = two.crawl._lookups.look_up
+        look_up = two.crawl._duplicates.lookups.look_up
         for name in ("day", "weeks", "other"):  # reads the rings of all blocks
             await look_up(links_of(two, f"{name}/first", links=500))
         before = two.server.round_trips
@@ -135,7 +135,7 @@ async def test_a_url_is_new_that_only_the_lookup_under_way_has_made_seen(
             raise NotReadyError("the reply is lost")
 
         monkeypatch.setattr(one.server, "run", lose_reply)
-        await one.crawl._lookups.look_up(lookups)
+        await one.crawl._duplicates.lookups.look_up(lookups)
         assert offered(one, lookups) == [False]
 
 
@@ -145,7 +145,7 @@ async def test_claims_for_a_page_that_is_cancelled_are_given_back_at_the_end(
 ) -> None:
     """Also if the round that makes them is under way when the crawl closes; no other is sent."""
     async with worker(server, BLOOM_REMEMBER="crawled") as one:
-        await one.crawl._lookups.look_up(links_of(one, "first"))
+        await one.crawl._duplicates.lookups.look_up(links_of(one, "first"))
         client.client_pause(300, all=False)
         asked, waiting = links_of(one, "asked"), links_of(one, "waiting")
         asking = [await under_way(one, asked), await under_way(one, waiting)]
@@ -163,12 +163,12 @@ async def test_after_a_failure_no_page_that_waits_is_seen(
     server: Server, client: redis.Redis
 ) -> None:
     async with worker(server, BLOOM_TIMEOUT=0.2) as one:
-        await one.crawl._lookups.look_up(links_of(one, "first"))
+        await one.crawl._duplicates.lookups.look_up(links_of(one, "first"))
         client.client_pause(10_000, all=False)
         try:
             first, second = links_of(one, "same"), links_of(one, "same")
             asking = await under_way(one, first)
-            await one.crawl._lookups.look_up(second)
+            await one.crawl._duplicates.lookups.look_up(second)
             await asking
             assert verdicts(first) == verdicts(second) == {UNKNOWN}
             # The first of the two to be scheduled is new, the other is not.

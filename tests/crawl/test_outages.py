@@ -191,7 +191,7 @@ async def test_the_crawl_goes_on_after_too_many_writes_without_an_outage(
     async with Worker(own_server.url) as worker:
         for number in range(30):
             worker.dupefilter.request_seen(page(number))
-            worker.crawl._pages.keep(page(number))
+            worker.offers.keep(page(number))
         assert worker.engine.calls == ["pause"]
         await eventually(lambda: worker.engine.calls == ["pause", "unpause"])
         assert not worker.stat("outages")

@@ -54,10 +54,9 @@ def enter(server: Server, numbers: range, *, left: int = HEARTBEAT) -> set[str]:
 
 def recovery_of(crawler: Crawler) -> tuple[Roster, Leftovers]:
     """Return a roster and leftovers that do only what the test says."""
-    context, pages = crawler.crawl._context, crawler.crawl._pages
-    assert pages is not None
+    context = crawler.crawl._context
     roster = Roster(context)
-    return roster, Leftovers(context, roster, crawler.crawl._writer, pages)
+    return roster, Leftovers(context, roster, crawler.crawl._writer, crawler.offers)
 
 
 # -- many workers --
@@ -139,11 +138,9 @@ def schedule_with(crawler: Crawler) -> Any:
     slot = SimpleNamespace(scheduler=[], closing=None)
 
     def crawl(request: Any) -> None:
-        pages = crawler.crawl._pages
-        assert pages is not None
-        pages.offered(request)
+        crawler.offers.offered(request)
         slot.scheduler.append(request)
-        pages.accepted(request)
+        crawler.offers.accepted(request)
 
     engine._slot, engine.crawl = slot, crawl
     return slot

@@ -22,12 +22,10 @@ pytestmark = pytest.mark.usefixtures("short_retries")
 
 def hand_out(worker: Worker, request: Request) -> None:
     """Let a request go through the queue."""
-    pages = worker.crawl._pages
-    assert pages is not None
-    pages.offered(request)
+    worker.offers.offered(request)
     assert request.dont_filter or not worker.dupefilter.request_seen(request)
-    pages.accepted(request)
-    pages.handed_out(request)
+    worker.offers.accepted(request)
+    worker.offers.handed_out(request)
 
 
 def owners(server: Server) -> set[str]:
@@ -202,7 +200,7 @@ async def test_a_request_that_its_callback_yields_again_ends_with_its_second_pag
     own_server: Server,
 ) -> None:
     async with Worker(own_server.url) as worker:
-        pages, request, recorded_at = worker.crawl._pages, page(0), list[tuple[int, int]]()
+        pages, request, recorded_at = worker.offers.pages, page(0), list[tuple[int, int]]()
         for _ in range(2):
             hand_out(worker, request)
             request.dont_filter = True
@@ -217,15 +215,15 @@ async def test_a_request_that_its_callback_yields_again_ends_with_its_second_pag
 async def test_a_page_fails_whose_link_the_queue_does_not_take(own_server: Server) -> None:
     """The link is not stored, so only the page can yield it again."""
     async with Worker(own_server.url) as worker:
-        pages, first = worker.crawl._pages, page(0)
+        pages, first = worker.offers.pages, page(0)
         child = page(1).replace(callback=lambda response: None)
         hand_out(worker, first)
         parent = pages.begin(first)
         assert parent is not None
         pages.yields(parent, child)
-        pages.offered(child)
+        worker.offers.offered(child)
         assert not worker.dupefilter.request_seen(child)
-        pages.lost(child, OSError("the disk is full"))
+        worker.offers.lost(child, OSError("the disk is full"))
         pages.finished(first, Response(first.url))
         await worker.crawl._writer.flush()
         assert (recorded(own_server), owners(own_server)) == (0, {"-."})
@@ -235,7 +233,7 @@ async def test_a_page_fails_whose_link_the_queue_does_not_take(own_server: Serve
 async def test_a_page_that_is_cancelled_is_left_to_the_next_run(own_server: Server) -> None:
     """It has not failed, so it doesn't wait."""
     async with Worker(own_server.url) as worker:
-        pages, request = worker.crawl._pages, page(0)
+        pages, request = worker.offers.pages, page(0)
         hand_out(worker, request)
         pages.raised(request, asyncio.CancelledError())
         pages.finished(request, Failure(asyncio.CancelledError()))

@@ -60,7 +60,10 @@ class Worker:
         self.dupefilter.open()
         assert self.dupefilter._crawl is not None
         self.crawl = self.dupefilter._crawl
-        self.server, self.ops = self.crawl._server, self.crawl._writer._ops
+        self.server, self.ops = self.crawl._context.server, self.crawl._writer._ops
+        offers = self.crawl._offers
+        assert offers is not None
+        self.offers = offers
         crawler.engine = self.engine = FakeEngine()
         self._times_back = 0
         self.server.outage.ended.append(self.back)
@@ -129,7 +132,7 @@ def keep(worker: Worker, number: int) -> None:
 
 async def look_up(worker: Worker, numbers: Iterable[int]) -> set[int]:
     """Look pages up as the links of a page; return those that are seen."""
-    ours = worker.crawl._lookups
+    ours = worker.crawl._duplicates.lookups
     requests = {number: page(number) for number in numbers}
     lookups = {number: ours.prepare(one) for number, one in requests.items()}
     await ours.look_up([one for one in lookups.values() if one and one.verdict is None])

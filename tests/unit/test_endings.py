@@ -305,15 +305,16 @@ class Shared:
 
     def __init__(self, crawl: Crawl, names: Sequence[str]) -> None:
         self.crawl, self.value = crawl, dict[str, Any]()
-        pages: Any = SimpleNamespace(unsaved={}, endings=crawl.endings, spider=Spider("shop"))
-        self.objects = SharedObjects(pages)
+        pages = SimpleNamespace(endings=crawl.endings)
+        offers: Any = SimpleNamespace(unsaved={}, pages=pages)
+        self.objects = SharedObjects(offers, Spider("shop"))
         self.parent = crawl.page("parent", is_stored=True)
         self.pages = {name: crawl.page(name) for name in names}
         for name in names:
             request = Request("https://example.com/", cb_kwargs={"shared": self.value})
             self.objects.add(request)
             crawl.endings.wait(self.parent, key(name))
-            self.joint: Joint = pages.unsaved[request]
+            self.joint: Joint = offers.unsaved[request]
             crawl.endings.join(key(name), self.joint)
 
     def close(self) -> None:

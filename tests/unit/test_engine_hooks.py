@@ -68,7 +68,7 @@ def make(**parts: Any) -> Any:
 def watch(engine: Any, listener: RequestListener) -> None:
     """Have a listener told of what an engine does."""
     crawler: Any = SimpleNamespace(engine=engine)
-    Engine(crawler).listen(listener)
+    Engine(crawler).listen(listener, listener)
 
 
 def fetch(result: Any) -> tuple[Any, list[tuple[Any, ...]]]:
