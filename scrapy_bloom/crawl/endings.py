@@ -6,7 +6,7 @@ items are not stored yet, or whose redirect leads to a page that is in progress.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scrapy_bloom.bloom.protocol.claims import ASTRAY, DROPPED
@@ -125,7 +125,7 @@ class Endings:
         found = effect(known, is_redirect=request is None, has_request=has_request)
         if found is Effect.STORE and request:
             self.store(key, request)
-        elif found is Effect.WAIT and not self._is_circle(page, key):
+        elif found is Effect.WAIT and not _is_circle(self.here, page, key):
             self.wait(page, key)
         elif found is Effect.LEAVE:
             page.is_left = True
@@ -157,20 +157,6 @@ class Endings:
         if key not in page.claims:
             self.here[key].append(page)
             page.waits += 1
-
-    def _is_circle(self, page: Page, key: Key) -> bool:
-        """Whether the page of a claim waits for a page, or may do so: too many pages do.
-
-        The page that has yielded the claim waits for it then, but this one doesn't.
-        """
-        chain, found = [page], {page}  # those that wait for it, those that wait for them, and so on
-        for one in chain:
-            if key in one.claims or len(chain) > MAX_CHAIN:
-                return True
-            new = {two for claim in one.claims for two in self.here.get(claim, ())} - found
-            chain += new
-            found |= new
-        return False
 
     def join(self, key: Key, joint: Joint) -> None:
         """Let a claim end together with others: their requests share an object."""
@@ -258,7 +244,7 @@ class Endings:
             if waiting and has_failed and not page.claims[key] and self._has_own_queue:
                 # They fail together: a kill in between would hide it from the page's retry.
                 waiting[0].claims[key] = ""
-                self._fail(key)
+                self._local.fail(key, is_astray=key in self.targets)
             else:
                 self._end(key, kind, page)
             for one in waiting:
@@ -269,9 +255,6 @@ class Endings:
                     one.outcome = kind
             found += waiting
         return found
-
-    def _fail(self, key: Key) -> None:
-        self._local.fail(key, Known.ASTRAY if key in self.targets else Known.FAILED)
 
     def _end_here(self, key: Key, kind: OpKind, *, is_stored: bool) -> None:
         """Note how a URL of the window "run" ends, which only this process knows."""
@@ -307,7 +290,7 @@ class Endings:
         if kind is OpKind.CONFIRM:
             self._local.see(key, is_own=True)
         elif kind in (OpKind.FAIL, OpKind.STOP):
-            self._fail(key)
+            self._local.fail(key, is_astray=key in self.targets)
         else:
             self._local.forget(key)
         reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]
@@ -315,3 +298,18 @@ class Endings:
             self.targets.discard(key)
             reason = f"{ASTRAY}{reason}"
         self._put(Op(kind, key, reason, page.claims[key], page.epoch))
+
+
+def _is_circle(here: Mapping[Key, Sequence[Page]], page: Page, key: Key) -> bool:
+    """Whether the page of a claim waits for a page, or may do so: too many pages do.
+
+    The page that has yielded the claim waits for it then, but this one doesn't.
+    """
+    chain, found = [page], {page}  # those that wait for it, those that wait for them, and so on
+    for one in chain:
+        if key in one.claims or len(chain) > MAX_CHAIN:
+            return True
+        new = {two for claim in one.claims for two in here.get(claim, ())} - found
+        chain += new
+        found |= new
+    return False

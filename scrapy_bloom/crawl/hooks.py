@@ -4,6 +4,7 @@ Scrapy has no signals for a request that is dropped by a middleware, fails or tu
 one, and none for the end of a callback.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
@@ -15,6 +16,8 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+
+from scrapy_bloom.bloom.errors import ConfigurationError
 
 #: What belongs to the item that is being processed.
 _current: ContextVar[Any] = ContextVar("item", default=None)
@@ -209,46 +212,88 @@ async def _watch_later(
         raise
 
 
-def take_outputs(scraper: Any, handle: Callable[..., Any], call: Callable[..., Any]) -> None:
-    """Have other methods process outputs and call callbacks.
+class Scraper:
+    """Processes the outputs of callbacks.
 
     Args:
-        scraper: Scrapy's.
-        handle: is called with outputs, in the place of Scrapy's own method.
-        call: the same with callbacks; gets Scrapy's own method first.
+        scraper: Scrapy's own.
     """
-    check_method(scraper.handle_spider_output_async, "", "request", "", is_async=True)
-    check_method(scraper.call_spider_async, "", "request", is_async=True)
-    scraper.handle_spider_output_async = handle
-    scraper.call_spider_async = partial(call, scraper.call_spider_async)
 
+    def __init__(self, scraper: Any) -> None:
+        self._scraper = scraper
 
-def watch_items(scraper: Any, find: Callable[[Any], object]) -> None:
-    """Let ``processing`` return what belongs to an item: what ``find`` returns for its response."""
-    is_async = hasattr(scraper, "start_itemproc_async")  # from Scrapy 2.14 on
-    name = "start_itemproc_async" if is_async else "start_itemproc"
-    process = getattr(scraper, name)
+    def take_outputs(self, handle: Callable[..., Any], call: Callable[..., Any]) -> None:
+        """Have other methods process outputs, and call callbacks.
 
-    def forget(result: Any, item: Any) -> Any:
-        _by_item.pop(id(item), None)
-        return result
+        Args:
+            handle: is called with outputs, in the place of Scrapy's own method.
+            call: the same with callbacks; gets Scrapy's own method first.
 
-    def process_item(item: Any, *, response: Any) -> Any:
-        _by_item[id(item)] = own = find(response)
-        token = _current.set(own)
+        Raises:
+            ConfigurationError: the scraper is of a version that is not known.
+        """
         try:
-            return process(item, response=response).addBoth(forget, item)
-        finally:
-            _current.reset(token)
+            check_method(self._scraper.handle_spider_error, "", "request", "")
+            check_method(self._scraper.handle_spider_output_async, "", "request", "", is_async=True)
+            check_method(self._scraper.call_spider_async, "", "request", is_async=True)
+        except (AttributeError, TypeError) as error:
+            raise ConfigurationError(
+                f"A page's links can't be looked up together in this engine ({error}). Use "
+                "a version of Scrapy that scrapy-bloom supports"
+            ) from error
+        self._scraper.handle_spider_output_async = handle
+        self._scraper.call_spider_async = partial(call, self._scraper.call_spider_async)
 
-    async def process_item_async(item: Any, *, response: Any) -> None:
-        token = _current.set(find(response))
-        try:
-            await process(item, response=response)
-        finally:
-            _current.reset(token)
+    @property
+    def items_at_a_time(self) -> int:
+        """How many items of a callback are processed at a time."""
+        count: int = self._scraper.concurrent_items
+        return max(1, count)
 
-    setattr(scraper, name, process_item_async if is_async else process_item)
+    @property
+    def middlewares(self) -> tuple[object, ...]:
+        """The spider middlewares."""
+        return tuple(self._scraper.spidermw.middlewares)
+
+    def start_item(self, item: Any, response: Response | Failure) -> "asyncio.Future[None]":
+        """Begin to process an item."""
+        loop = asyncio.get_running_loop()
+        if hasattr(self._scraper, "start_itemproc_async"):
+            return loop.create_task(self._scraper.start_itemproc_async(item, response=response))
+        processing: Deferred[None] = self._scraper.start_itemproc(item, response=response)
+        return processing.asFuture(loop)  # before Scrapy 2.14
+
+    def log_failure(self, request: Request, response: Response | Failure) -> None:
+        """Log the exception that is being handled, and count it, as a callback's."""
+        failure = Failure()  # type: ignore[no-untyped-call]
+        self._scraper.handle_spider_error(failure, request, response)
+
+    def watch_items(self, find: Callable[[Any], object]) -> None:
+        """Let ``processing`` return what belongs to an item, by its response."""
+        is_async = hasattr(self._scraper, "start_itemproc_async")  # from Scrapy 2.14 on
+        name = "start_itemproc_async" if is_async else "start_itemproc"
+        process = getattr(self._scraper, name)
+
+        def forget(result: Any, item: Any) -> Any:
+            _by_item.pop(id(item), None)
+            return result
+
+        def process_item(item: Any, *, response: Any) -> Any:
+            _by_item[id(item)] = own = find(response)
+            token = _current.set(own)
+            try:
+                return process(item, response=response).addBoth(forget, item)
+            finally:
+                _current.reset(token)
+
+        async def process_item_async(item: Any, *, response: Any) -> None:
+            token = _current.set(find(response))
+            try:
+                await process(item, response=response)
+            finally:
+                _current.reset(token)
+
+        setattr(self._scraper, name, process_item_async if is_async else process_item)
 
 
 def processing(item: object) -> Any:
