@@ -8,6 +8,7 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import Op, OpKind
 from support.loops import eventually
 from support.servers import Server
@@ -61,12 +62,15 @@ class Worker:
         assert self.dupefilter._crawl is not None
         self.crawl = self.dupefilter._crawl
         self.server, self.ops = self.crawl._context.server, self.crawl._writer._ops
-        offers = self.crawl._offers
-        assert offers is not None
-        self.offers = offers
         crawler.engine = self.engine = FakeEngine()
         self._times_back = 0
         self.server.outage.ended.append(self.back)
+
+    @property
+    def offers(self) -> Offers:
+        """What follows its requests through the scheduler."""
+        assert self.crawl._offers is not None
+        return self.crawl._offers
 
     def back(self) -> None:
         """Count the ends of outages."""
