@@ -102,7 +102,7 @@ class Endings:
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
         self._local, self._report, self._put = context.local, context.report, put
         self._only_items = context.settings.items_only
-        self._has_own_queue = context.me.queue == "-"
+        self._has_own_queue = not context.me.queue
         self.here: dict[Key, list[Page]] = {}
         self.targets: set[Key] = set()
         #: Claim of a request that may have to end together with others.

@@ -102,7 +102,7 @@ class Applier:
     async def _apply_kind(self, kind: OpKind, ops: Sequence[Op], losses: int) -> None:
         claims, run, keys = self._claims, self._server.run, [op.key for op in ops]
         owner, made = self._me.owner, [op.stored for op in ops]
-        owners = self._me.id, owner  # not its queue: "-", for one in memory, is whose page failed
+        owners = self._me.id, owner
         if kind is OpKind.CLAIM:
             await run(claims.claim(made, owner, self._me.id))
             self._remembered_late(keys)
@@ -123,7 +123,7 @@ class Applier:
             attempts = int(kind in (OpKind.FAIL, OpKind.STOP))
             has = self._me.id if kind is OpKind.STAY else f"{FAILED}.{self._me.arguments}"
             # The page that yields a request again that isn't stored may be another worker's.
-            ends = self._me.queue != "-"
+            ends = bool(self._me.queue)
             await run(claims.wait(made, has, seconds, attempts=attempts, ends_unstored=ends))
             for op in ops:
                 self._local.late.pop(op.key[1], None)

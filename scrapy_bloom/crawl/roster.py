@@ -51,7 +51,7 @@ class Roster:
 
     async def beat(self) -> bool:
         """Note that this worker lives, and who else does; return whether claims may be free."""
-        pause = self._heartbeat if self._me.group == "-" else SHARING_SECONDS
+        pause = SHARING_SECONDS if self._me.group else self._heartbeat
         pause = IDLE_SECONDS if self.is_idle else pause
         pause *= max(1.0, len(self.others) / MANY_WORKERS)
         self.next_beat = time.monotonic() + min(pause, self._heartbeat)
@@ -91,7 +91,7 @@ class Roster:
 
     def count_alike(self, *, idle: bool) -> int:
         """Return how many living workers that share work with this one are idle, or busy."""
-        alike = [self.others[name] for name in self.alive] if self._me.group != "-" else []
+        alike = [self.others[name] for name in self.alive] if self._me.group else []
         return sum(one.worker.group == self._me.group and one.is_idle is idle for one in alike)
 
     def may_lose_workers(self, since: int) -> bool:
@@ -102,4 +102,4 @@ class Roster:
         )
 
     def _is_near(self, name: str) -> bool:
-        return self.others[name].worker.place == self._me.place != "-"
+        return self.others[name].worker.place == self._me.place != ""

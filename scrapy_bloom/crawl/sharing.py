@@ -29,7 +29,7 @@ class Sharing:
         self._server, self._claims, self._me = context.server, context.claims, context.me
         self._engine, self._local, self._report = context.engine, context.local, context.report
         self._offers = offers
-        self.is_on = context.me.group != "-"
+        self.is_on = bool(context.me.group)
 
     async def give(self, idle: int) -> None:
         """Give requests to so many idle workers, if they have received the last ones."""

@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def enter(server: Server, numbers: range, *, left: int = HEARTBEAT) -> set[str]:
     """Note a last heartbeat of other workers, after which so many seconds are left."""
-    workers = [Worker(f"w{n}.", "elsewhere", 7, 99, "-", "-", 2 * HEARTBEAT) for n in numbers]
+    workers = [Worker(f"w{n}.", "elsewhere", 7, 99, "", "", 2 * HEARTBEAT) for n in numbers]
     with server.client() as client:
         until = client.time()[0] + left
         if workers:

@@ -172,7 +172,7 @@ def test_keys_and_their_values(moved: MovedServer) -> None:
         bloom.run(claims.keep([NewClaim(("default", b"x" * 33), "n3", "{}")], "q1.a=1"))
         bloom.run(claims.again({(0, "05" * 20): "{}"}))
         bloom.run(claims.give(keys[3:4], "w1.a=1", "g1.a=1", 1))
-        worker = Worker("w1.a=1", "place", 7, 99, "-", "g1.a=1", 60)
+        worker = Worker("w1.a=1", "place", 7, 99, "", "g1.a=1", 60)
         bloom.run(claims.beat(worker.member, 60, is_idle=True))
         assert_recorded(stored(client), KEYS)
 

@@ -28,11 +28,11 @@ class Crawl:
     """Pages of a crawl, which end. Pages and their URLs have the same names.
 
     Args:
-        queue: "-" in memory.
+        queue: "" in memory.
         items_only: whether pages without items are new again.
     """
 
-    def __init__(self, queue: str = "-", *, items_only: bool = False) -> None:
+    def __init__(self, queue: str = "", *, items_only: bool = False) -> None:
         self.local, self.ops, self.stats = LocalUrls(), list[Op](), dict[str, int]()
         context: Any = SimpleNamespace(
             local=self.local,
@@ -93,7 +93,7 @@ def test_pages_wait_for_what_they_yield_however_long_the_chain_is(crawl: Crawl) 
     assert crawl.ended == [("CONFIRM", f"{number}") for number in reversed(range(2_000))]
 
 
-@pytest.mark.parametrize("queue", ["-", "q1"])
+@pytest.mark.parametrize("queue", ["", "q1"])
 def test_pages_fail_with_what_they_wait_for(queue: str) -> None:
     crawl = Crawl(queue)
     child, stored = crawl.page("child"), crawl.page("stored", is_stored=True)

@@ -25,7 +25,7 @@ from scrapy_bloom.crawl.workers import (
     shown_arguments,
 )
 
-WORKER = Worker("w-1", "another-machine", 7, 99, "-", "g1", 60)
+WORKER = Worker("w-1", "another-machine", 7, 99, "", "g1", 60)
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
@@ -71,7 +71,7 @@ def test_any_text_is_an_entry_that_is_written_again_or_none(entry: str) -> None:
 def test_a_process_that_ended_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         worker = replace(
-            Worker.own("-"), pid=child.pid, started=workers._started(child.pid), queue="-"
+            Worker.own(""), pid=child.pid, started=workers._started(child.pid), queue=""
         )
         assert not worker.is_gone
         child.kill()
@@ -85,7 +85,7 @@ def test_a_process_that_ended_is_gone() -> None:
 NAMESAKE = """
 import sys
 from scrapy_bloom.crawl.workers import Worker
-print(Worker.own("-").member, flush=True)
+print(Worker.own("").member, flush=True)
 for line in sys.stdin:
     print(Worker.parse(line.strip()).is_gone, flush=True)
 """
@@ -133,7 +133,7 @@ def test_a_process_that_proc_hides_is_gone_only_if_there_is_none(
     error: type[Exception] | None, is_gone: bool
 ) -> None:
     """``hidepid=2``, and ProtectProc of systemd, hide the processes of other users."""
-    me = Worker.own("-")
+    me = Worker.own("")
     no_file = patch.object(Path, "read_text", side_effect=FileNotFoundError)
     with no_file, patch.object(os, "kill", side_effect=error) as kill:
         assert me.is_gone is is_gone
@@ -142,8 +142,8 @@ def test_a_process_that_proc_hides_is_gone_only_if_there_is_none(
 
 def test_where_nothing_can_be_told_nobody_is_gone() -> None:
     assert not WORKER.is_gone
-    with patch.object(workers, "_place", lambda: "-"):
-        assert not replace(Worker.own("-"), started=1).is_gone
+    with patch.object(workers, "_place", lambda: ""):
+        assert not replace(Worker.own(""), started=1).is_gone
 
 
 def test_claims_belong_to_a_queue_that_outlives_the_process() -> None:
@@ -155,10 +155,10 @@ def test_claims_belong_to_a_queue_that_outlives_the_process() -> None:
         queue_of(Settings({**redis, "SCHEDULER_QUEUE_KEY": "other:%(spider)s"})),
     }
     assert len(owners) == 4
-    assert "-" not in owners
+    assert "" not in owners
     assert queue_of(Settings({"JOBDIR": "/jobs/../jobs/a/"})) in owners
-    assert queue_of(Settings()) == "-"
-    assert Worker.own("-").owner != Worker.own("-").owner
+    assert queue_of(Settings()) == ""
+    assert Worker.own("").owner != Worker.own("").owner
     assert Worker.own("q1").owner == Worker.own("q1").owner == "q1."
 
 
@@ -175,7 +175,7 @@ def test_a_worker_lives_as_long_as_its_last_heartbeat_sets_it_and_no_longer(
 
 @linux
 def test_a_worker_that_is_gone_does_not_live() -> None:
-    me = Worker.own("-", life=60)
+    me = Worker.own("", life=60)
     assert me.lives(1_060, 1_000)
     assert not replace(me, started=me.started - 1).lives(1_060, 1_000)
 
@@ -229,7 +229,7 @@ def test_any_arguments_are_one_word_and_others_have_another(
     shown, other = shown_arguments(first), shown_arguments(second)
     assert re.fullmatch("[!-~]*", shown)
     assert len(shown) <= MAX_ARGUMENTS
-    worker = Worker.own("-", arguments=shown)
+    worker = Worker.own("", arguments=shown)
     assert (Worker.parse(worker.member), worker.arguments) == (worker, shown)
     alike = [
         {name: value for name, value in one.items() if name[:1] != "_"} for one in (first, second)
