@@ -22,7 +22,7 @@ from scrapy_bloom.bloom.protocol.rings import DEFAULT
 from scrapy_bloom.cli.output import complain, quoted
 from scrapy_bloom.cli.stored import NoFilterError, StoredFilter, filter_keys
 from scrapy_bloom.crawl.identity import Identity
-from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.monitor import Monitor
 from scrapy_bloom.crawl.server import data_directory
 from scrapy_bloom.settings import BloomSettings
 
@@ -126,7 +126,7 @@ class Target:
         crawler.spider = self.bare
         fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
         crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
-        return Identity(crawler, self.settings.rules(), Report(None))
+        return Identity(crawler, self.settings.rules(), Monitor(None))
 
 
 def crawlers(settings: Settings, opts: argparse.Namespace) -> Iterator[tuple[str, Crawler]]:

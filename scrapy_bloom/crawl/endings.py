@@ -100,7 +100,7 @@ class Endings:
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
-        self._local, self._report, self._put = context.local, context.report, put
+        self._local, self._monitor, self._put = context.local, context.monitor, put
         self._only_items = context.settings.items_only
         self._has_own_queue = not context.me.queue
         self.here: dict[Key, list[Page]] = {}
@@ -189,8 +189,8 @@ class Endings:
         """Wait for a page no longer: its claims stay, and the next run crawls it again."""
         del self._incomplete[page]
         page.outcome, page.claims = None, {}
-        self._report.count("undelivered")
-        self._report.warn_once(
+        self._monitor.count("undelivered")
+        self._monitor.warn_once(
             "too-many-waiting",
             f"{MAX_WAITING:,} pages wait for items or requests, so the next run crawls the oldest "
             "ones again. Set FEED_EXPORT_BATCH_ITEM_COUNT to store items sooner",
@@ -201,10 +201,10 @@ class Endings:
         for page in [page for page in self._incomplete if page.outcome is OpKind.FAIL]:
             self.settle(page)
         if left := len(self._incomplete):
-            self._report.count("undelivered", count=left)
+            self._monitor.count("undelivered", count=left)
             message = f"{left:,} pages still wait for items to be stored or requests to be "
             message += "crawled, so the next run crawls these pages again"
-            self._report.warn_once("undelivered", message)
+            self._monitor.warn_once("undelivered", message)
 
     # -- settling --
 
@@ -278,9 +278,9 @@ class Endings:
         if window == RUN:
             self._end_here(key, kind, is_stored=bool(page.claims[key]))
             return
-        self._report.count(_STATS[kind], window)
+        self._monitor.count(_STATS[kind], window)
         if kind is OpKind.CONFIRM and self._only_items and not (page.has_item or is_once):
-            self._report.count("without_item", window)
+            self._monitor.count("without_item", window)
             self._local.taken[item] = Known.RECORDED
             kind = OpKind.RELEASE
         elif kind is OpKind.CONFIRM and is_once:

@@ -85,11 +85,11 @@ class Leftovers:
             alive = self._roster.owners()
             free = [one for one in found if self._is_free(one, alive, idle_since)]
             if free and (ended := await server.run(claims.leave(block, free))):
-                self._context.report.count("discarded", count=ended)
+                self._context.monitor.count("discarded", count=ended)
             due = [one for one in found if one.waits and self._is_due(one)]
             if useless := [one.field for one in due if not one.length or one.is_given_up]:
                 await server.run(claims.drop(block, useless))
-                self._context.report.count("discarded", count=len(useless))
+                self._context.monitor.count("discarded", count=len(useless))
             waiting.update(
                 mine if one.arguments is None else one.arguments
                 for one in (*free, *due)
@@ -169,7 +169,7 @@ class Leftovers:
         if engine.is_closing or not (is_turn or (self.is_next and engine.has_room())):
             return False
         if self._waiting and self._left is None:
-            self._context.report.picking_up(self._waiting)
+            self._context.monitor.picking_up(self._waiting)
             self._waiting, self._left = 0, self._find()
         if self._left is None:
             return False
@@ -213,19 +213,19 @@ class Leftovers:
 
     def _put_back(self, block: int, name: str, text: str, stat: str) -> bool:
         """Schedule the request of a claim; return whether that is of any use."""
-        report = self._context.report
+        monitor = self._context.monitor
         try:
             request = request_codec.load(text, self._context.spider)
             key = self._key(name, request)
         except Exception as error:
-            report.count("unreadable")
-            report.warn_once(
+            monitor.count("unreadable")
+            monitor.warn_once(
                 "unreadable",
                 f"a pending request of another run can't be restored, because {error}. Its URL is "
                 "crawled when it is found again. Check whether the spider has changed",
             )
             return False
-        report.count(stat, key[0])
+        monitor.count(stat, key[0])
         if not self.is_next:  # it's in turns, so it goes out before what the run has found itself
             request.priority = max(request.priority, self._offers.priority + 1)
         try:

@@ -156,7 +156,7 @@ class Offers:
         if joint is not None:
             self._endings.join(own, joint)
         else:
-            self._context.report.count("unserializable", own[0])
+            self._context.monitor.count("unserializable", own[0])
             self._context.warn_unsaved(request)
 
     def refused(self, request: Request) -> None:
@@ -181,7 +181,7 @@ class Offers:
         parent, self.offer = self.pages.yielded.pop(request, None), Offer()
         if parent is not None:
             parent.error = "a-request-was-not-queued"
-        self._context.report.warn_once(
+        self._context.monitor.warn_once(
             "not-queued",
             f"the scheduler's queue didn't take {request} ({type(error).__name__}: {error}), so it "
             "is retried later. If a kill has damaged JOBDIR, delete that folder",
@@ -190,7 +190,7 @@ class Offers:
 
     def not_read(self, error: Exception) -> None:
         """Say why the crawl stands still: Scrapy tries to read the queue again and again."""
-        self._context.report.warn_once(
+        self._context.monitor.warn_once(
             "not-read",
             f"the scheduler's queue can't be read ({type(error).__name__}: {error}), so the crawl "
             "stands still. If a kill has damaged JOBDIR, stop it and delete that folder",

@@ -75,7 +75,7 @@ class Applier:
     def __init__(self, context: Context) -> None:
         self._server, self._outage = context.server, context.server.outage
         self._claims, self._me = context.claims, context.me
-        self._local, self._report = context.local, context.report
+        self._local, self._monitor = context.local, context.monitor
         self._retry_after, self._shares_queue = context.settings.retry_after, context.shares_queue
 
     async def apply(self, batch: Sequence[Op]) -> None:
@@ -89,7 +89,7 @@ class Applier:
             if op.kind is not OpKind.CONFIRM or op.epoch >= self._outage.lost:
                 continue
             # The server may have lost claims on the page's links.
-            self._report.count("repeated", op.key[0])
+            self._monitor.count("repeated", op.key[0])
             op.kind, op.nonce = OpKind.STAY, "lost-by-server"
             if op.epoch < self._outage.restarted or self._shares_queue:
                 op.kind, op.nonce = OpKind.AGAIN, "server-restarted"
@@ -131,13 +131,13 @@ class Applier:
     async def _wait_for_replicas(self, pages: int) -> None:
         """Let replicas have the claims on pages' links before the pages are recorded."""
         if reason := await self._server.wait_for_replicas():
-            self._report.count("unreplicated", count=pages)
+            self._monitor.count("unreplicated", count=pages)
             message = (
                 f"too few replicas have a page's links ({reason}), so the page is remembered "
                 "without them. Check the replicas, or raise BLOOM_TIMEOUT"
             )
-            self._report.warn_once("unreplicated", message)
+            self._monitor.warn_once("unreplicated", message)
 
     def _remembered_late(self, keys: Sequence[Key]) -> None:
         if count := sum(map(self._local.stored_late, keys)):
-            self._report.count("remembered_late", count=count)
+            self._monitor.count("remembered_late", count=count)

@@ -27,7 +27,7 @@ class Sharing:
 
     def __init__(self, context: Context, offers: Offers) -> None:
         self._server, self._claims, self._me = context.server, context.claims, context.me
-        self._engine, self._local, self._report = context.engine, context.local, context.report
+        self._engine, self._local, self._monitor = context.engine, context.local, context.monitor
         self._offers = offers
         self.is_on = bool(context.me.group)
 
@@ -53,7 +53,7 @@ class Sharing:
         for key in freed:  # it may be new again
             self._local.forget(key)
         if freed:
-            self._report.count("given", count=len(freed))
+            self._monitor.count("given", count=len(freed))
 
     async def receive(self) -> dict[int, list[StoredClaim]]:
         """Return the claims of a share, by blocks."""

@@ -27,7 +27,7 @@ from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.spec import FORMAT
 from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim, StoredClaim
 from scrapy_bloom.crawl.identity import Identity
-from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.monitor import Monitor
 from scrapy_bloom.crawl.request_codec import dump
 from scrapy_bloom.crawl.workers import Worker, queue_of
 from scrapy_bloom.settings import BloomSettings
@@ -243,7 +243,7 @@ def test_names_of_requests_windows_and_queues() -> None:
     own = BloomSettings.read(Settings({"BLOOM_RECRAWL_RULES": rules}), "shop").rules()
     crawler = Crawler(Spider)
     crawler.request_fingerprinter = RequestFingerprinter()
-    identity = Identity(crawler, own, Report(None))
+    identity = Identity(crawler, own, Monitor(None))
     keys = [
         identity.key(Request(f"https://example.com{path}", meta={"bloom_key": key}))
         for path, key in (("/a", "a \xe4"), ("/b", "x" * 300), ("/c", b"\xff"))

@@ -15,8 +15,8 @@ from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl import endings
 from scrapy_bloom.crawl.endings import ONCE, Endings, Joint, Page
 from scrapy_bloom.crawl.local import LocalUrls
+from scrapy_bloom.crawl.monitor import Monitor
 from scrapy_bloom.crawl.ops import Op, OpKind
-from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.rule import Known
 from scrapy_bloom.crawl.shared_objects import SharedObjects, _objects
 from scrapy_bloom.rules import RUN
@@ -36,7 +36,7 @@ class Crawl:
         self.local, self.ops, self.stats = LocalUrls(), list[Op](), dict[str, int]()
         context: Any = SimpleNamespace(
             local=self.local,
-            report=Report(None),
+            monitor=Monitor(None),
             settings=SimpleNamespace(items_only=items_only),
             me=SimpleNamespace(queue=queue),
         )

@@ -15,7 +15,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy_bloom.bloom.protocol.rings import DEFAULT
 from scrapy_bloom.crawl import identity
 from scrapy_bloom.crawl.identity import MAX_FINGERPRINT, FingerprintCache, Identity
-from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.monitor import Monitor
 from scrapy_bloom.rules import RUN
 from scrapy_bloom.settings import BloomSettings
 
@@ -52,7 +52,7 @@ def make(
     crawler.spider = spider(name="shop")
     crawler.request_fingerprinter = fingerprinter or RequestFingerprinter()  # type: ignore[assignment]
     own = BloomSettings.read(Settings({"BLOOM_RECRAWL_RULES": [*rules]}), "shop")
-    return Identity(crawler, own.rules(), Report(None))
+    return Identity(crawler, own.rules(), Monitor(None))
 
 
 def key(meta: dict[str, Any], own: Identity | None = None, url: str = URL) -> tuple[str, bytes]:

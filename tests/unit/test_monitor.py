@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.info import FilterInfo, describe
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.spec import Options
-from scrapy_bloom.crawl.report import MAX_LENGTH, Report
+from scrapy_bloom.crawl.monitor import MAX_LENGTH, Monitor
 from scrapy_bloom.settings import BloomSettings
 
 HOURLY = Schedule.of("4 hours", "1 hour")
@@ -28,15 +28,15 @@ def ring(now: int, count: int = 0) -> Ring:
     return Ring("default", 0, SPEC.id, "1", layers, {layer.name: count for layer in layers})
 
 
-def report() -> tuple[Report, Any]:
+def monitor() -> tuple[Monitor, Any]:
     crawler = get_crawler()
-    return Report(crawler.stats), crawler.stats
+    return Monitor(crawler.stats), crawler.stats
 
 
 def test_each_rotation_is_logged_once_whatever_the_number_of_blocks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told, stats = report()
+    told, stats = monitor()
     caplog.set_level(logging.INFO)
     for now in range(3_600, 3_600 * (ROTATIONS + 1), 3_600):
         view = ring(now).view(SPEC, HOURLY, now)
@@ -48,7 +48,7 @@ def test_each_rotation_is_logged_once_whatever_the_number_of_blocks(
 
 
 def test_growth_and_loss_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    told, stats = report()
+    told, stats = monitor()
     caplog.set_level(logging.INFO)
     view = ring(7_200).view(SPEC, HOURLY, 7_200)
     for event in ("grown", "lost") * 3:
@@ -61,7 +61,7 @@ def test_growth_and_loss_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_message_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
-    report()[0].warn_once("long", "x" * 1_000_000)
+    monitor()[0].warn_once("long", "x" * 1_000_000)
     assert len(caplog.text) < 2 * MAX_LENGTH
 
 
@@ -76,7 +76,7 @@ def closing(
     **done: Any,
 ) -> list[str]:
     """Return what is logged after some requests: stat -> count; ``run__new`` is of a window."""
-    told, _ = report()
+    told, _ = monitor()
     for name, count in done.items():
         window, _, stat = name.rpartition("__")
         told.count(stat, window or "default", count)
