@@ -97,7 +97,7 @@ def test_other_requests_are_fingerprinted_each_time() -> None:
 
 
 def test_the_latest_urls_are_cached_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "HALF", 10)
+    monkeypatch.setattr(identity, "MAX_CACHED", 10)
     make = Counted()
     find = FingerprintCache(make)
     pages = [Request(f"https://example.com/{number}") for number in range(100)]
