@@ -18,14 +18,14 @@ class OpKind(IntEnum):
     #: Claim a request that is not looked up.
     KEEP = auto()
     #: Make a claim this worker's: its request has come out of a queue that others use.
-    HOLD = auto()
+    OWN = auto()
     #: Record a URL that was scheduled.
     ADD = auto()
     #: Let a URL wait, because it failed; or because its callback has closed the spider.
     FAIL = auto()
     STOP = auto()
     #: Crawl a URL again, because the server may have lost requests of its page.
-    AGAIN = auto()
+    REPEAT = auto()
     #: Leave a crawled page to the next run, because the server has lost a part of the filter.
     STAY = auto()
     #: Let a URL wait that this run can't crawl.
@@ -92,7 +92,7 @@ class Applier:
             self._monitor.count("repeated", op.key[0])
             op.kind, op.nonce = OpKind.STAY, "lost-by-server"
             if op.epoch < self._outage.restarted or self._shares_queue:
-                op.kind, op.nonce = OpKind.AGAIN, "server-restarted"
+                op.kind, op.nonce = OpKind.REPEAT, "server-restarted"
                 self._local.forget(op.key)
         for kind in OpKind:
             same = [op for op in batch if op.kind is kind]
@@ -111,7 +111,7 @@ class Applier:
             self._remembered_late(keys)
         elif kind is OpKind.KEEP:
             await run(claims.keep(made, owner, self._me.id))
-        elif kind is OpKind.HOLD:
+        elif kind is OpKind.OWN:
             await run(claims.hold(keys, self._me.id))
         elif kind is OpKind.RELEASE:
             await run(claims.settle(keys, owners))
