@@ -93,8 +93,8 @@ def test_all_that_failed_is_due_at_once_with_its_own_requests(lab_of: LabOf) -> 
     assert bloom(lab, "pending", "--json", spider=FAILING).json["failed"] == 3
     done = lab.crawl(FAILING)
     assert done.hits == EACH_RUN, "it waits"
-    assert "remembers 1 URLs, has 3 pending requests, and never forgets" in done.log
-    assert "1 URLs are remembered, 3 pending" in done.log
+    assert "remembers 1 URL, has 3 pending requests, and never forgets" in done.log
+    assert "1 URL is remembered, 3 pending" in done.log
     assert done.stats["bloom/pending"] == 3
     called = recrawl(lab, "--failed", "/a", "/e", "--json", spider=FAILING)
     assert [called.json[name] for name in ("retried", "ready", "none")] == [3, 1, 0]

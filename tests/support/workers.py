@@ -89,6 +89,7 @@ class Worker:
         return is_seen
 
     def stat(self, name: str) -> int:
+        self.dupefilter._monitor.flush()
         count: int = self.stats.get_value(f"bloom/{name}", 0)
         return count
 

@@ -1,5 +1,6 @@
 """What is logged: what happens to rings once each, and the last lines of a crawl."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -58,6 +59,30 @@ def test_growth_and_loss_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
         "[bloom-lost-shard]",
     ]
     assert stats.get_value("bloom/lost_shards") == 3
+
+
+def test_windows_of_rules_count_in_totals_but_the_window_run_does_not() -> None:
+    told, stats = monitor()
+    for window in ("default", "1-day", "run"):
+        told.count("new", window)
+    counts = {"bloom/new": 2, "bloom/1-day/new": 1, "bloom/run/new": 1}
+    assert stats.get_stats() == counts
+
+
+def test_stats_get_their_counts_once_a_turn() -> None:
+    told, stats = monitor()
+
+    async def count() -> None:
+        for _ in range(3):
+            told.count("new")
+        assert not stats.get_stats()
+        await asyncio.sleep(0)
+        assert stats.get_stats() == {"bloom/new": 3}
+        told.count("new")
+        await asyncio.sleep(0)
+
+    asyncio.run(count())
+    assert stats.get_stats() == {"bloom/new": 4}
 
 
 def test_a_message_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
