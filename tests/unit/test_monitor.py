@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -88,6 +89,33 @@ def test_stats_get_their_counts_once_a_turn() -> None:
 def test_a_message_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
     monitor()[0].warn_once("long", "x" * 1_000_000)
     assert len(caplog.text) < 2 * MAX_LENGTH
+
+
+# -- the first line --
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "is empty, and never forgets"),
+        ({"RECRAWL_AFTER": "1 month"}, "is empty, and forgets URLs after 1 half-month to 1 month"),
+        ({"RECRAWL_AFTER": "7 seconds"}, "is empty, and forgets URLs after 7 seconds"),
+        (
+            {"RECRAWL_RULES": [("/a", "1 day"), ("/b", "run"), ("/c", "2 weeks")]},
+            "is empty, and never forgets, except in windows of rules (1-day, 2-weeks)",
+        ),
+    ],
+)
+def test_the_first_line_says_when_urls_are_forgotten(
+    settings: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, stats = monitor()
+    caplog.set_level(logging.INFO)
+    own = BloomSettings.read(Settings({f"BLOOM_{k}": v for k, v in settings.items()}), "shop")
+    info = FilterInfo("shop:bloom", SPEC, {"default": describe(SPEC, HOURLY, [])})
+    told.opened(own, "redis://a", info, 0, Counter())
+    assert caplog.messages == [f"Bloom filter 'shop:bloom' on redis://a {says}"]
+    assert stats.get_value("bloom/new") == stats.get_value("bloom/failed") == 0
 
 
 # -- the last lines --

@@ -184,6 +184,16 @@ def test_a_period_is_forgotten_a_window_after_it_started(schedule: Schedule, tim
     assert starts == forgotten
 
 
+@pytest.mark.parametrize(
+    ("window", "least"),
+    [("2 months", "1 month"), ("1 month", "1 half-month"), ("7 seconds", None), (None, None)],
+)
+def test_each_url_is_remembered_for_all_periods_but_one(
+    window: str | None, least: str | None
+) -> None:
+    assert Schedule.of(window).least == (least and Span.parse(least))
+
+
 @pytest.mark.parametrize("policy", ["lru", "lfu", "random", "ttl"])
 def test_a_full_server_evicts_keys_by_its_policy_and_by_their_expiry(policy: str) -> None:
     forever, window = Schedule(), Schedule.of("1 day")
