@@ -141,7 +141,7 @@ class Offers:
         joint = self.unsaved.pop(request, None)
         if not claims or offer.is_queued:
             return
-        self.queue.put(request, claims)
+        self.queue.put(request)
         own = next(reversed(claims))
         if claims[own]:
             return
@@ -220,9 +220,9 @@ class Offers:
         page.is_picked_up = request in self.queue.picked_up
         self._endings.settle(page)
 
-    def take_back(self, key: Key, request: Request, enqueue: Callable[[Request], None]) -> None:
+    def take_back(self, request: Request, enqueue: Callable[[Request], None]) -> None:
         """Have a request again that was given to nobody."""
-        if not self.queue.take_back(key, request):
+        if not self.queue.take_back(request):
             self._restored = request
             enqueue(request)
 

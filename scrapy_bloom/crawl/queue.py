@@ -1,6 +1,7 @@
 """Knows the claims of the requests in the scheduler's queue.
 
-They travel in a request's ``meta``: a queue on a disk or a server makes another object of it.
+They travel in a request's ``meta``: a queue on a disk or a server makes another object of it. Most
+requests have one claim, and are stored with it. Theirs is a text, which takes less memory.
 """
 
 from collections.abc import Collection
@@ -31,7 +32,8 @@ class Queue:
 
     def __init__(self, windows: Collection[str]) -> None:
         self._windows = windows
-        self._queued: WeakKeyDictionary[Request, Claimed] = WeakKeyDictionary()
+        #: In their order; a set would lose it.
+        self._queued: WeakKeyDictionary[Request, None] = WeakKeyDictionary()
         self.picked_up: WeakSet[Request] = WeakSet()
         #: Requests that other workers get, and that the scheduler still has.
         self._given: WeakSet[Request] = WeakSet()
@@ -45,8 +47,9 @@ class Queue:
     def claims_of(self, request: Request) -> Claimed:
         """Return a request's claims, as far as they are valid: stored text may be anything."""
         claims: Claimed = {}
+        found = request.meta.get(META, {})
         try:
-            for name, stored in request.meta.get(META, {}).items():
+            for name, stored in {found: True}.items() if isinstance(found, str) else found.items():
                 window, _, item = name.partition(":")
                 known = window if window == RUN or window in self._windows else DEFAULT
                 text = stored if isinstance(stored, str) else ""
@@ -55,22 +58,23 @@ class Queue:
             return {}
         return claims
 
-    def put(self, request: Request, claims: Claimed) -> None:
+    def put(self, request: Request) -> None:
         """Note a request that the queue has taken."""
-        self._queued[request] = claims
+        self._queued[request] = None
 
     def pop(self, request: Request) -> Claimed | None:
         """Return the claims of a request that has left the queue; None if it's another worker's."""
         if request in self._given:
             self._given.discard(request)
             return None
-        return self._queued.pop(request, {}) or self.claims_of(request)
+        self._queued.pop(request, None)
+        return self.claims_of(request)
 
     def store(self, request: Request) -> Key | None:
         """Note that a request is stored with its own claim; return that if it's in the queue."""
-        claims = self._queued.get(request)
-        if not claims:
+        if request not in self._queued:
             return None
+        claims = self.claims_of(request)
         key = next(reversed(claims))
         claims[key] = True
         set_claims(request, claims)
@@ -82,9 +86,10 @@ class Queue:
         The scheduler has no way to let go of one. It hands it out some time, and it's dropped then.
         """
         given: dict[Key, Request] = {}
-        for request, claims in [*self._queued.items()]:
+        for request in [*self._queued]:
             if len(given) == most:
                 break
+            claims = self.claims_of(request)
             key = next(iter(claims))
             can_be = [*claims.values()] == [True] and not request.dont_filter and key not in given
             if can_be and not key[1].startswith(ONCE):
@@ -93,15 +98,16 @@ class Queue:
                 self._given.add(request)
         return given
 
-    def take_back(self, key: Key, request: Request) -> bool:
+    def take_back(self, request: Request) -> bool:
         """Have a request again that was given to nobody; return whether it's still in the queue."""
         is_there = request in self._given
         if is_there:
             self._given.discard(request)
-            self._queued[request] = {key: True}
+            self._queued[request] = None
         return is_there
 
 
 def set_claims(request: Request, claims: Claimed) -> None:
     """Write claims into a request's ``meta``."""
-    request.meta[META] = {f"{key[0]}:{key[1].hex()}": stored for key, stored in claims.items()}
+    texts = {f"{key[0]}:{key[1].hex()}": stored for key, stored in claims.items()}
+    request.meta[META] = next(iter(texts)) if [*claims.values()] == [True] else texts

@@ -48,7 +48,7 @@ class Sharing:
         finally:
             for key, request in given.items():
                 if key not in freed:
-                    self._offers.take_back(key, request, self._engine.scheduler.enqueue_request)
+                    self._offers.take_back(request, self._engine.scheduler.enqueue_request)
             self._engine.look()
         for key in freed:  # it may be new again
             self._local.forget(key)
