@@ -144,13 +144,13 @@ def look(name: str, crawler: Crawler) -> Facts:
     facts = Facts(crawler)
     try:
         facts.target = own = Target.of(name, crawler)
-        with own.server() as connection:
-            bloom, facts.label = own.bloom(connection), connection.label
+        with own.server() as server:
+            bloom, facts.label = server.bloom, server.label
             facts.nodes = bloom.transport.infos("default")
             spec = bloom.run(bloom.session.find())
             if spec is not None:
                 spec = Options(**own.settings.options()).applied_to(spec, own.settings.key)
-                stored = own.filter(connection)
+                stored = own.filter(server)
                 windows = [window_info(stored, name) for name in stored.windows]
                 newest = [one.generations[0].count for one in windows if one.generations]
                 facts.planned, facts.newest = spec.capacity, max(newest, default=0)
@@ -306,7 +306,7 @@ def persistence(facts: Facts) -> str:
 def eviction(facts: Facts) -> str:
     """Check that the server evicts nothing of the filter."""
     policies = sorted({str(policy) for policy in facts.every("maxmemory_policy")})
-    names, schedules = ", ".join(policies), facts.own.schedules.values()
+    names, schedules = ", ".join(policies), facts.own.settings.rules().schedules.values()
     if not any(may_evict(policy, schedules) for policy in policies):
         return names
     effect = "so a full server forgets what was crawled. Set it to noeviction"

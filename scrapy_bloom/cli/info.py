@@ -56,7 +56,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 def window_info(stored: StoredFilter, name: str) -> WindowInfo:
     """Return the generations of a window."""
     views = [view for (window, _), view in stored.views.items() if window == name]
-    return describe(stored.spec, stored.schedule(name), views)
+    return describe(stored.spec, stored.schedules.get(name), views)
 
 
 def window_rows(

@@ -15,7 +15,6 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom.bloom.client.connect import Connection
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
 from scrapy_bloom.bloom.protocol.session import Key
@@ -23,6 +22,7 @@ from scrapy_bloom.cli.output import plural, progress, quoted, report
 from scrapy_bloom.cli.project import Target, checked_url, target
 from scrapy_bloom.cli.stored import NoFilterError
 from scrapy_bloom.crawl.identity import Identity
+from scrapy_bloom.crawl.server import Server
 from scrapy_bloom.migrate import Source, from_seen, from_set, from_urls, migrate
 from scrapy_bloom.rules import RUN
 
@@ -48,8 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Record all entries; return whether all were fingerprints or URLs, and are there now."""
     chosen, done = target(settings, opts), 0
-    with chosen.server() as connection, _source(chosen, connection, opts) as source:
-        bloom = _filter(chosen, connection)
+    with chosen.server() as server, _source(chosen, server, opts) as source:
+        bloom = _filter(chosen, server)
         with progress("entries recorded", source.total) as show:
 
             def count(read: int) -> None:
@@ -78,17 +78,18 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     return not found.skipped and not found.missing
 
 
-def _filter(chosen: Target, connection: Connection) -> BloomFilter:
+def _filter(chosen: Target, server: Server) -> BloomFilter:
     """Open the filter as a crawl does; without a project, its windows are those it has."""
-    bloom = chosen.bloom(connection)
+    bloom, options = server.bloom, chosen.settings.options()
     with suppress(NoFilterError):
-        bloom.session.windows = chosen.filter(connection).bloom.session.windows
+        windows = chosen.filter(server).schedules
+        bloom = BloomFilter(bloom.client, bloom.key, label=bloom.label, windows=windows, **options)
     bloom.run(bloom.session.enter(chosen.spider) if chosen.spider else bloom.session.open())
     return bloom
 
 
 @contextmanager
-def _source(chosen: Target, connection: Connection, opts: argparse.Namespace) -> Iterator[Source]:
+def _source(chosen: Target, server: Server, opts: argparse.Namespace) -> Iterator[Source]:
     """Open the source that the options name."""
     identity = chosen.identity()
     if opts.from_set is not None:
@@ -97,7 +98,7 @@ def _source(chosen: Target, connection: Connection, opts: argparse.Namespace) ->
                 "--from-set has fingerprints of scrapy-redis, which aren't Scrapy's. "
                 f'Set REQUEST_FINGERPRINTER_CLASS = "{OWN}" first, for this filter\'s whole life'
             )
-        yield from_set(connection.client, opts.from_set, connection.label)
+        yield from_set(server.bloom.client, opts.from_set, server.label)
     elif opts.from_seen is not None:
         yield from_seen(opts.from_seen)
     elif opts.from_urls == "-":

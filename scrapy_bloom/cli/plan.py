@@ -98,7 +98,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 def needed(own: BloomSettings) -> tuple[int, int]:
     """Return the bytes that a filter's bitmaps take with these settings, and pending requests."""
     spec, bitmaps = Options(**own.options()).create(own.schedule()), 0
-    for schedule in (own.schedule(), *own.rules().schedules.values()):
+    for schedule in own.rules().schedules.values():
         layer = spec.first_layer(schedule, *_bounds(schedule), 0)
         bitmaps += layer.memory * spec.blocks * schedule.generations
     return bitmaps, own.makes_claims * round(spec.capacity * PENDING_SHARE * PENDING_BYTES)

@@ -14,16 +14,12 @@ from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_bloom.bloom.client.connect import Connection, connect
 from scrapy_bloom.bloom.errors import BloomError, ConfigurationError
-from scrapy_bloom.bloom.filter import BloomFilter
-from scrapy_bloom.bloom.model.schedule import Schedule
-from scrapy_bloom.bloom.protocol.rings import DEFAULT
 from scrapy_bloom.cli.output import complain, quoted
 from scrapy_bloom.cli.stored import NoFilterError, StoredFilter, filter_keys
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.monitor import Monitor
-from scrapy_bloom.crawl.server import data_directory
+from scrapy_bloom.crawl.server import Server, complete
 from scrapy_bloom.settings import BloomSettings
 
 _HOST = r"(?:[^\s/?#\[\]@]+|\[[0-9a-f:.]+\](?::[0-9]+)?)"
@@ -62,35 +58,20 @@ class Target:
         """Whether there is a project, and not only the name of a filter."""
         return type(self.bare) is not Spider
 
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """The windows that a crawl would have."""
-        own = self.settings
-        return {DEFAULT: own.schedule(), **own.rules().schedules}
-
     @contextmanager
-    def server(self) -> Iterator[Connection]:
-        """Connect to the server.
+    def server(self) -> Iterator[Server]:
+        """Connect to the server, as a crawl does.
 
         Raises:
             StorageError: it can't be used.
         """
-        own = self.settings
-        params: dict[str, Any] = {"timeout": own.timeout, **(own.redis_params or {})}
-        connection = connect(own.redis_url, data_dir=data_directory(), **params)
+        server = Server(self.settings)
         try:
-            yield connection
+            yield server
         finally:
-            connection.close()
+            complete(server.close())
 
-    def bloom(self, connection: Connection) -> BloomFilter:
-        """Return the filter as a crawl would open it."""
-        own = self.settings
-        bloom = BloomFilter(connection.client, own.key, label=connection.label, **own.options())
-        bloom.session.windows = self.schedules
-        return bloom
-
-    def filter(self, connection: Connection, key: str | None = None) -> StoredFilter:
+    def filter(self, server: Server, key: str | None = None) -> StoredFilter:
         """Read the filter, or another one on its server.
 
         Raises:
@@ -98,16 +79,14 @@ class Target:
             StorageError: it's damaged, or the server can't be used.
         """
         own = self.settings
-        bloom = BloomFilter(connection.client, key or own.key, label=connection.label)
         # Without a project, or for a filter that is named on the command line, the windows are
         # those of the last crawl, unless the settings have one.
         priority = self.crawler.settings.getpriority("BLOOM_KEY")
         is_named = priority == SETTINGS_PRIORITIES["cmdline"]
         has_windows = own.recrawl_after is not None or (self.is_known and not is_named)
         is_own = key in (None, own.key) and has_windows
-        stored = StoredFilter(bloom, self.schedules if is_own else {})
-        stored.read()
-        return stored
+        schedules = own.rules().schedules if is_own else {}
+        return StoredFilter(server.bloom.client, key or own.key, server.label, schedules)
 
     @contextmanager
     def connect(self) -> Iterator[StoredFilter]:
@@ -117,8 +96,8 @@ class Target:
             NoFilterError: there is none.
             StorageError: the server can't be used.
         """
-        with self.server() as connection:
-            yield self.filter(connection)
+        with self.server() as server:
+            yield self.filter(server)
 
     def identity(self) -> Identity:
         """Return what identifies requests as crawls do."""
@@ -178,13 +157,13 @@ def filters(settings: Settings, opts: argparse.Namespace, *, every: bool) -> Ite
         if place in seen:
             continue
         seen.add(place)
-        with one.server() as connection:
-            label, keys = connection.label, [one.settings.key]
-            if every and not (keys := filter_keys(connection.client, label)):
-                complain(f"There is no filter on {label}. Crawl something first")
+        with one.server() as server:
+            keys = [one.settings.key]
+            if every and not (keys := filter_keys(server.bloom.client, server.label)):
+                complain(f"There is no filter on {server.label}. Crawl something first")
             for key in keys:
                 try:
-                    stored = one.filter(connection, key)
+                    stored = one.filter(server, key)
                 except BloomError as error:
                     if not every and not isinstance(error, NoFilterError):
                         raise

@@ -33,19 +33,31 @@ class StoredFilter:
     """A filter as it's stored.
 
     Args:
-        bloom: the filter.
+        client: of its server.
+        key: its key.
+        label: the server's address for error messages.
         schedules: of the windows that the next crawl has; of others, that of the last crawl counts.
 
     Attributes:
+        bloom: the filter.
+        schedules: of all windows that crawls have noted, or that the next one has.
         views: its rings, as they were read.
         spiders: names of those that have crawled with it.
+
+    Raises:
+        NoFilterError: there is no filter.
+        StorageError: it's damaged, or the server can't be used.
     """
 
-    def __init__(self, bloom: BloomFilter, schedules: Mapping[str, Schedule]) -> None:
-        self.bloom, self._schedules = bloom, schedules
+    def __init__(
+        self, client: Any, key: str, label: str, schedules: Mapping[str, Schedule]
+    ) -> None:
+        bloom = BloomFilter(client, key, label=label)
+        self.spiders, noted = bloom.run(bloom.session.noted())
+        self.schedules = {**noted, **schedules}
+        self.bloom = BloomFilter(client, key, label=label, windows=self.schedules)
         self.views: dict[Place, View] = {}
-        self.spiders: list[str] = []
-        self._known: set[str] = set()
+        self.read()
 
     @property
     def head(self) -> dict[str, Any]:
@@ -66,12 +78,7 @@ class StoredFilter:
         return sorted({window for window, _ in self.views}, key=lambda one: (one != DEFAULT, one))
 
     def read(self) -> None:
-        """Read all that is stored, except bitmaps and claims.
-
-        Raises:
-            NoFilterError: there is no filter.
-            StorageError: it's damaged, or the server can't be used.
-        """
+        """Read its spec and its rings."""
         session = self.bloom.session
         session.spec = self.bloom.run(session.find())
         if session.spec is None:
@@ -79,18 +86,7 @@ class StoredFilter:
                 f"There is no filter {self.bloom.key!r} on {self.bloom.label}. Check --key, "
                 "--spider and BLOOM_REDIS_URL, or crawl something first"
             )
-        (first,) = self.bloom.run(_send([session.read_block(0)]))
-        self.spiders = sorted(name[2:] for name in first.fields if name.startswith("s:"))
-        noted = {name[2:] for name in first.fields if name.startswith("w:")}
-        self._known = noted | self._schedules.keys()
-        session.windows = dict(self._schedules)
         self.views = self.bloom.run(session.read())
-        names = (DEFAULT, *self.windows, *self._schedules)
-        session.windows = {name: session.schedule(name) for name in names}
-
-    def schedule(self, window: str) -> Schedule | None:
-        """Return the schedule of a window; None if no crawl has noted it, as with the library's."""
-        return self.bloom.session.schedule(window) if window in self._known else None
 
     # -- remembered URLs --
 
@@ -111,7 +107,7 @@ class StoredFilter:
                     self.read()
                     return self.remembered(keys)
                 ring, (layer,) = batch.view.ring, batch.view.tested
-                forgets = ring.forgets(layer, self.schedule(ring.window))
+                forgets = ring.forgets(layer, self.schedules.get(ring.window))
                 # A layer whose bitmap is lost has no verdicts.
                 for place, verdict in zip(batch.places, reply.verdicts, strict=False):
                     if verdict == Verdict.SEEN:

@@ -161,8 +161,7 @@ def test_a_url_is_remembered_by_its_newest_generation(call: Call, moved: MovedSe
 def test_urls_are_found_while_the_filter_grows(client: Redis) -> None:
     bloom, items = BloomFilter(client, KEY, blocks=1, capacity=50), fingerprints(URLS)
     bloom.extend(items)
-    stored = StoredFilter(BloomFilter(client, KEY), {})
-    stored.read()
+    stored = StoredFilter(client, KEY, "", {})
     bloom.extend(str(number) for number in range(100))
     keys = [("default", item) for item in items]
     assert stored.remembered(keys).keys() == {*keys}

@@ -82,14 +82,15 @@ def test_equal_windows_have_one_name() -> None:
     )
     names = [name for _, name in found.patterns]
     assert names == ["1-day", "1-day", "1-year", "1-year", RUN, DEFAULT]
-    assert found.schedules == {"1-day": Schedule.of("1 day"), "1-year": Schedule.of("1 year")}
+    assert [*found.schedules] == [DEFAULT, "1-day", "1-year"]
+    assert found.schedules["1-year"] == Schedule.of("12 months")
 
 
 def test_the_window_of_other_urls_has_the_name_default() -> None:
     found = rules(("/a", "6 months"), ("/b", "never"), main="6 months")
     assert [name for _, name in found.patterns] == [DEFAULT, "never"]
-    assert found.schedules == {"never": Schedule()}
-    assert rules(("/a", "never")).schedules == {}
+    assert found.schedules == {DEFAULT: Schedule.of("6 months"), "never": Schedule()}
+    assert rules(("/a", "never")).schedules == {DEFAULT: Schedule()}
 
 
 def test_a_request_may_ask_for_any_window_of_the_settings() -> None:
