@@ -11,25 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from scrapy.crawler import Crawler
-from scrapy.downloadermiddlewares.redirect import RedirectMiddleware
-from scrapy.downloadermiddlewares.retry import RetryMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import Settings
-from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
-from scrapy_bloom.bloom.errors import BloomError, ConfigurationError, StorageError
+from scrapy_bloom.bloom.errors import BloomError, StorageError
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.model.schedule import may_evict
-from scrapy_bloom.bloom.model.spec import Options
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.scripts import Call
-from scrapy_bloom.cli.info import window_info
 from scrapy_bloom.cli.output import plural, report, size
 from scrapy_bloom.cli.plan import SPARE, needed
 from scrapy_bloom.cli.project import Target, crawlers
 from scrapy_bloom.crawl.delivery import check_feeds, why_disabled
+from scrapy_bloom.crawl.server import check_loop
 from scrapy_bloom.crawl.workers import outlives_process
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.settings import DELIVERED, in_settings
@@ -41,21 +36,11 @@ scrapy bloom doctor --spider shop --json"""
 FINE, PROBLEM, UNKNOWN = "ok", "PROBLEM", "?"
 #: Seconds by which clocks may differ.
 CLOCKS = 60
-#: The effects of middlewares that are off.
-OFF = {
-    "REDIRECT_ENABLED": "a page that redirects counts as crawled",
-    "RETRY_ENABLED": "a page that fails waits for BLOOM_RETRY_AFTER",
-}
-#: The oldest version of Redis. Valkey names one, too.
-OLDEST = 7
-#: A generation with this many times the URLs that were planned is a problem.
-OVERFULL = 2
 #: The commands of crawls, which docs/how-to/redis-server.md lists, too.
 COMMANDS = (
-    *("bitfield", "bitfield_ro", "del", "exists", "expire", "expireat", "getbit", "hdel", "hget"),
-    *("hgetall", "hincrby", "hlen", "hmget", "hscan", "hset", "hsetnx", "info", "llen", "lpop"),
-    *("persist", "rpush", "setbit", "strlen", "time", "unlink", "zadd", "zrem"),
-    *("zremrangebyscore", "zrevrange"),
+    "bitfield bitfield_ro del exists expire expireat getbit hdel hget hgetall hincrby hlen hmget "
+    "hscan hset hsetnx info llen lpop persist rpush setbit strlen time unlink zadd zrem "
+    "zremrangebyscore zrevrange"
 )
 #: Returns those commands that the user may not run, and runs none.
 FIND_FORBIDDEN = """#!lua flags=no-writes
@@ -87,37 +72,38 @@ class Facts:
         crawler: with Scrapy's settings.
         target: the spider with our settings; None if one is wrong.
         error: why settings, or the stored filter, can't be used.
-        planned, newest: URLs that a generation of the filter is for, and those of the newest one.
-        forbidden: commands that the server forbids.
-        nodes: what INFO says, of a cluster each primary; None if the server can't be used.
-        down: why it can't.
+        hidden: why nothing is known of the server; "" if it has answered.
+        down: the same with a fix, if the server can't be used.
         label: the server's address without a password.
+        nodes: what INFO says, of a cluster each primary.
+        clock: the time here when INFO was read.
+        evicts: policies by which the server may evict keys of the filter.
+        forbidden: commands that the server forbids.
     """
 
     crawler: Crawler
     target: Target | None = None
     error: str = ""
-    planned: int = 0
-    newest: int = 0
-    forbidden: Sequence[str] = ()
-    nodes: list[dict[str, Any]] | None = None
+    hidden: str = ""
     down: str = ""
     label: str = ""
+    nodes: Sequence[dict[str, Any]] = ()
+    clock: float = 0
+    evicts: str = ""
+    forbidden: Sequence[str] = ()
 
     @property
     def own(self) -> Target:
         """The spider with our settings."""
         if self.target is None:
-            raise UnknownError("the settings are wrong")
+            raise UnknownError(self.hidden)
         return self.target
 
     def every(self, name: str) -> list[Any]:
         """Return a field of the INFO of all nodes."""
-        if self.nodes is None:
-            raise UnknownError("the server can't be used")
         values = [node[name] for node in self.nodes if name in node]
         if not values:
-            raise UnknownError("the server doesn't tell it")
+            raise UnknownError(self.hidden or "the server doesn't tell it")
         return values
 
 
@@ -141,31 +127,30 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 
 def look(name: str, crawler: Crawler) -> Facts:
     """Read the settings of a spider, and what its server says."""
-    facts = Facts(crawler)
+    facts = Facts(crawler, hidden="the settings are wrong")
     try:
         facts.target = own = Target.of(name, crawler)
+        facts.hidden = "the server can't be used"
         with own.server() as server:
             bloom, facts.label = server.bloom, server.label
+            before = time.time()
             facts.nodes = bloom.transport.infos("default")
-            spec = bloom.run(bloom.session.find())
-            if spec is not None:
-                spec = Options(**own.settings.options()).applied_to(spec, own.settings.key)
-                stored = own.filter(server)
-                windows = [window_info(stored, name) for name in stored.windows]
-                newest = [one.generations[0].count for one in windows if one.generations]
-                facts.planned, facts.newest = spec.capacity, max(newest, default=0)
-            facts.forbidden = bloom.run(find_forbidden(own))
+            facts.clock = (before + time.time()) / 2
+            is_there, facts.hidden = bloom.run(bloom.session.find()), ""
+            facts.evicts, facts.forbidden = server.eviction_policy(), bloom.run(forbidden(own))
+            if is_there:
+                bloom.info()
     except StorageError as error:
-        facts.nodes, facts.down = None, in_settings(str(error))
+        facts.nodes, facts.hidden, facts.down = (), "the server can't be used", str(error)
     except BloomError as error:
-        facts.error = in_settings(str(error))
+        facts.error = str(error)
     return facts
 
 
-def find_forbidden(own: Target) -> Operation[list[str]]:
+def forbidden(own: Target) -> Operation[list[str]]:
     """Return the commands that crawls need, and that the server forbids."""
     key = Keys(own.settings.key).ring(0)
-    commands = (*COMMANDS, "set", "wait") if own.settings.wait_replicas else COMMANDS
+    commands = (COMMANDS + " set wait" * bool(own.settings.wait_replicas)).split()
     (reply,) = yield [Call(key, ("EVAL", FIND_FORBIDDEN, 1, key, *commands))]
     return [name.decode() for name in reply.data]
 
@@ -174,11 +159,14 @@ def examine(check: Callable[[Facts], str], facts: Facts) -> tuple[str, str]:
     """Return how a check ended, and its text."""
     try:
         text = check(facts)
+        state = PROBLEM if isinstance(text, Problem) else FINE
     except UnknownError as unknown:
-        return UNKNOWN, f"not checked, because {unknown}"
+        state, text = UNKNOWN, f"not checked, because {unknown}"
+    except BloomError as error:
+        state, text = PROBLEM, str(error)
     except Exception as error:  # for example, of a module of the project
-        return PROBLEM, f"{type(error).__name__}: {error}. Correct the setting"
-    return (PROBLEM if isinstance(text, Problem) else FINE), " ".join(text.split())
+        state, text = PROBLEM, f"{type(error).__name__}: {error}. Correct the setting"
+    return state, " ".join(in_settings(text).split())
 
 
 # -- the project --
@@ -217,48 +205,28 @@ def scheduler(facts: Facts) -> str:
 
 
 def reactor(facts: Facts) -> str:
-    """Check that asyncio runs."""
+    """Check that asyncio runs, unless the crawl can do without."""
     settings = facts.crawler.settings
-    path = str(settings["TWISTED_REACTOR"])
-    if not settings.getbool("TWISTED_REACTOR_ENABLED", True) or "AsyncioSelector" in path:
-        return "asyncio"
-    effect = "can't work without asyncio" if facts.own.settings.makes_claims else "blocks the crawl"
-    return Problem(
-        f"TWISTED_REACTOR is {path!r}, with which BLOOM_REMEMBER = "
-        f'"{facts.own.settings.remember}" {effect}. '
-        "Remove the setting, because Scrapy's default is the asyncio reactor"
-    )
-
-
-def middlewares(facts: Facts) -> str:
-    """Check that redirects are followed, and failed pages retried."""
-    settings = facts.crawler.settings
-    base = settings.getwithbase("DOWNLOADER_MIDDLEWARES")
-    classes = [load_object(one) for one in build_component_list(base)]
-    for kind, flag in (
-        (RedirectMiddleware, "REDIRECT_ENABLED"),
-        (RetryMiddleware, "RETRY_ENABLED"),
-    ):
-        is_there = any(isinstance(one, type) and issubclass(one, kind) for one in classes)
-        if not (is_there and settings.getbool(flag)):
-            return Problem(f"{kind.__name__} is off, so {OFF[flag]}. Enable it, with {flag} = True")
-    return "redirects are followed, failed pages are retried"
+    is_off = not settings.getbool("TWISTED_REACTOR_ENABLED", True)
+    has_loop = is_off or "AsyncioSelector" in str(settings["TWISTED_REACTOR"])
+    check_loop(facts.own.settings, has_loop=has_loop)
+    return "asyncio" if has_loop else "no asyncio, so the crawl stops while it looks URLs up"
 
 
 def feeds(facts: Facts) -> str:
     """Check that no feed loses items, if pages wait for them."""
-    crawler = facts.crawler
-    if facts.own.settings.remember != DELIVERED:
-        return f'not waited for, as BLOOM_REMEMBER isn\'t "{DELIVERED}"'
+    crawler, warnings = facts.crawler, list[str]()
     if not (crawler.settings["FEEDS"] or crawler.settings["FEED_URI"]):
-        return "none, so pages wait only for pipelines that use hold"
-    warnings = list[str]()
+        return "none in the settings"
+    if facts.own.settings.remember != DELIVERED:
+        return (
+            "not waited for, so a run that is killed may lose items that a feed hasn't stored yet. "
+            f'With BLOOM_REMEMBER = "{DELIVERED}", the next run crawls their pages again'
+        )
     try:
         check_feeds(FeedExporter(crawler), lambda _, text: warnings.append(text))
     except NotConfigured:
         warnings = [f"Scrapy has disabled FEEDS ({why_disabled(crawler)}). Correct them"]
-    except ConfigurationError as error:
-        warnings = [str(error)]
     return Problem(warnings[0]) if warnings else "stored in batches"
 
 
@@ -269,24 +237,18 @@ def server(facts: Facts) -> str:
     """Check that the server answers, and takes writes."""
     if facts.down:
         return Problem(facts.down)
-    if "slave" in [node.get("role") for node in facts.nodes or ()]:
+    if "slave" in [node.get("role") for node in facts.nodes]:
         return Problem("the server is a read-only replica. Use the address of its primary")
-    return f"{facts.label} answers within {facts.own.settings.timeout:g} seconds"
-
-
-def version(facts: Facts) -> str:
-    """Check that the server has what the scripts need."""
-    oldest = min(facts.every("redis_version"), key=lambda text: int(text.partition(".")[0]))
-    if int(oldest.partition(".")[0]) < OLDEST:
-        return Problem(f"Redis {oldest} is too old. Use Redis 7.0 or Valkey 8, or later")
-    valkey = next(node.get("valkey_version") for node in facts.nodes or ())
-    return f"Valkey {valkey}" if valkey else f"Redis {oldest}"
+    own, node = facts.own.settings, next(iter(facts.nodes), {})
+    names = {"valkey_version": "Valkey", "redis_version": "Redis"}
+    kind = next((f" ({name} {node[one]})" for one, name in names.items() if one in node), "")
+    return f"{facts.label}{kind} answers within {own.timeout:g} seconds"
 
 
 def permissions(facts: Facts) -> str:
     """Check that the server forbids no command."""
-    if facts.nodes is None:
-        raise UnknownError("the server can't be used")
+    if facts.hidden:
+        raise UnknownError(facts.hidden)
     if facts.forbidden:
         names = " ".join(f"+{name}" for name in facts.forbidden)
         return Problem(f"the server forbids commands to this user. Use ACL SETUSER to add {names}")
@@ -305,18 +267,17 @@ def persistence(facts: Facts) -> str:
 
 def eviction(facts: Facts) -> str:
     """Check that the server evicts nothing of the filter."""
-    policies = sorted({str(policy) for policy in facts.every("maxmemory_policy")})
-    names, schedules = ", ".join(policies), facts.own.settings.rules().schedules.values()
-    if not any(may_evict(policy, schedules) for policy in policies):
-        return names
-    effect = "so a full server forgets what was crawled. Set it to noeviction"
-    return Problem(f"maxmemory-policy is {names}, {effect}")
+    policies = sorted({*facts.every("maxmemory_policy")})
+    if facts.evicts:
+        effect = "so a full server forgets what was crawled. Set it to noeviction"
+        return Problem(f"maxmemory-policy is {facts.evicts}, {effect}")
+    return ", ".join(policies)
 
 
 def clock(facts: Facts) -> str:
     """Check that all clocks agree, because URLs are forgotten by the server's."""
     times = [int(time_) / 1e6 for time_ in facts.every("server_time_usec")]
-    wrong = max(abs(one - other) for one in times for other in (*times, time.time()))
+    wrong = max(abs(one - other) for one in times for other in (*times, facts.clock))
     text = f"the clocks of server and crawler differ by {wrong:,.1f} seconds"
     if wrong > CLOCKS:
         return Problem(f"{text}, and URLs are forgotten by the server's. Set both with NTP")
@@ -334,18 +295,6 @@ def memory(facts: Facts) -> str:
     return text
 
 
-def capacity(facts: Facts) -> str:
-    """Check that the filter is large enough."""
-    if facts.nodes is None:
-        raise UnknownError("the server can't be used")
-    if not facts.planned:
-        return "nothing is crawled yet"
-    text = f"the newest generation has {plural(facts.newest, 'URL')} of {facts.planned:,}"
-    if facts.newest > OVERFULL * facts.planned:
-        return Problem(f"{text}, so it has grown. Set BLOOM_CAPACITY = {facts.newest:_} or more")
-    return text
-
-
-OF_PROJECT = (dupefilter, scheduler, reactor, middlewares, feeds)
-OF_SERVER = (server, version, permissions, persistence, eviction, clock, memory, capacity)
+OF_PROJECT = (dupefilter, scheduler, reactor, feeds)
+OF_SERVER = (server, permissions, persistence, eviction, clock, memory)
 CHECKS = (settings, *OF_PROJECT, *OF_SERVER)
