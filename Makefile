@@ -68,5 +68,5 @@ $(GROUPS:%=$(VENV)/%): $(VENV)/%: pyproject.toml
 	@echo "Installing what the group \"$*\" needs into $(VENV) (a minute or two) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet -e ".[cli,embedded,fast,scrapy-redis]" --group $* $(PINS)
+	@$(BIN)/python -m pip install --quiet -e ".[embedded,fast,scrapy-redis]" --group $* $(PINS)
 	@touch $@

@@ -7,26 +7,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import zip_longest
+from shutil import get_terminal_size
+from textwrap import wrap
 from time import monotonic
 from typing import Any
-
-try:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-except ImportError:  # pip install "scrapy-bloom[cli]"
-    Console = None  # type: ignore[assignment, misc]
 
 #: A line of a table, and an object of ``--json``: heading -> value.
 Row = Mapping[str, Any]
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 #: The last second that a date can show.
 MAX_TIME = 253_402_300_799
-#: Columns of a narrow terminal, and characters of a word that is kept whole in a table.
-NARROW, MAX_WORD = 80, 12
+#: What is between two columns.
+GAP = "  "
+#: Characters of a word that a terminal shows whole if it can.
+MAX_WORD = 16
 #: Error rates that are told apart.
 MIN_RATE = 1e-9
-#: Seconds between two looks at a progress bar.
+#: Seconds between two changes of what is shown of long work.
 SHOW_SECONDS = 0.2
 _USER = re.compile(r"//[^/?#\s]*@")
 
@@ -39,28 +37,21 @@ def report(opts: argparse.Namespace, head: Row, rows: Sequence[Row], summary: st
     # What says nothing is left out: an empty column, and the name of the only filter.
     names = [name for name in (rows[0] if rows else ()) if any(_cell(row, name) for row in rows)]
     names = [name for name in names if name != "filter" or len({row[name] for row in rows}) > 1]
-    lines = [[_cell(row, name) for name in names] for row in rows]
-    is_text = [any(isinstance(row[name], str) for row in rows) for name in names]
-    headings = [name.replace("_", " ") for name in names]
-    if Console is not None and sys.stdout.isatty():
-        console = Console()
-        gap = 2 if console.width >= NARROW else 1
-        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-        texts = [" ".join(cells) for cells in zip(headings, *lines, strict=True)]
-        widths = [min(MAX_WORD, max(map(len, text.split()))) for text in texts]
-        has_room = sum(widths) + gap * (len(widths) - 1) <= console.width
-        for heading, is_left, width in zip(headings, is_text, widths, strict=True):
-            justify: Any = "left" if is_left else "right"
-            least = width if has_room else None
-            table.add_column(heading, justify=justify, overflow="fold", min_width=least)
-        for line in lines:
-            table.add_row(*map(Text, line))
-        console.print(table)
-    elif rows:  # one line per row, for other programs
-        widths = [max(map(len, cells)) for cells in zip(headings, *lines, strict=True)]
-        for line in (headings, *lines):
-            cells = zip(line, widths, is_text, strict=True)
-            print("  ".join(f"{one:{'<' if left else '>'}{n}}" for one, n, left in cells).rstrip())
+    lines = [[name.replace("_", " ") for name in names]]
+    lines += [[_cell(row, name) for name in names] for row in rows]
+    aligns = ["<" if any(isinstance(row[name], str) for row in rows) else ">" for name in names]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    if names and sys.stdout.isatty():  # other programs read one line per row
+        room = get_terminal_size().columns - len(GAP) * (len(names) - 1)
+        words = [" ".join(cells).split() for cells in zip(*lines, strict=True)]
+        least = [min(MAX_WORD, max(map(len, own))) for own in words]
+        while sum(widths) > room and min(widths) > 1:
+            widths[max(range(len(names)), key=lambda place: widths[place] - least[place])] -= 1
+    for line in lines if names else ():
+        folded = [_folded(*one) for one in zip(line, widths, strict=True)]
+        for texts in zip_longest(*folded, fillvalue=""):
+            cells = zip(texts, aligns, widths, strict=True)
+            print(GAP.join(f"{text:{align}{width}}" for text, align, width in cells).rstrip())
     print("\n".join(map(printable, summary.splitlines())))
 
 
@@ -71,24 +62,26 @@ def _cell(row: Row, name: str) -> str:
     return _FORMATS.get(name, "{:,}".format)(value)
 
 
+def _folded(text: str, width: int) -> list[str]:
+    return [text] if len(text) <= width else wrap(text, width, break_on_hyphens=False)
+
+
 @contextmanager
 def progress(what: str, total: int = 0) -> Iterator[Callable[[int], None]]:
     """Show at a terminal how far long work is; yields what is told how much is done."""
-    last = start = monotonic()
+    last, is_shown = monotonic(), sys.stderr.isatty()
 
     def show(done: int) -> None:
         nonlocal last
-        if sys.stderr.isatty() and monotonic() - last > SHOW_SECONDS:
+        if is_shown and monotonic() - last > SHOW_SECONDS:
             last = monotonic()
-            share = min(1.0, done / total) if total else 0
-            bar = f"[{'#' * int(16 * share):16}] {share:4.0%}  " if total else ""
-            more = f" of {total:,}" if total else ""
-            print(f"\r{bar}{done:,}{more} {what}\x1b[K", end="", file=sys.stderr, flush=True)
+            share = f" of {total:,} ({min(1.0, done / total):.0%})" if total else ""
+            print(f"\r{done:,}{share} {what}\x1b[K", end="", file=sys.stderr, flush=True)
 
     try:
         yield show
     finally:
-        if last > start:
+        if is_shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 

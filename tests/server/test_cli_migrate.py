@@ -174,7 +174,7 @@ def test_an_interruption_leaves_what_is_recorded(
         patch.setattr(sys.stderr, "isatty", lambda: True)
         done = shop("migrate", "--from-urls", str(path))
     done.refused("interrupted after 8,192 entries. Run the same command again")
-    assert "[######          ]  41%  8,192 of 20,000 entries recorded" in done.err
+    assert "\r8,192 of 20,000 (41%) entries recorded" in done.err
     # Of so many, a few may be taken for seen.
     assert 8_182 < bloom.info().count <= 8_192
     assert shop("migrate", "--from-urls", str(path)).code == 0
