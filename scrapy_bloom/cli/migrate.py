@@ -46,36 +46,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
-    """Record all entries; return whether all were fingerprints or URLs, and are there now."""
-    chosen, done = target(settings, opts), 0
+    """Record all entries; return whether all are fingerprints or URLs."""
+    chosen = target(settings, opts)
     with chosen.server() as server, _source(chosen, server, opts) as source:
         bloom = _filter(chosen, server)
-        with progress("entries recorded", source.total) as show:
-
-            def count(read: int) -> None:
-                nonlocal done
-                done = read
-                show(read)
-
-            try:
-                found = migrate(bloom, source, count)
-            except KeyboardInterrupt:
-                text = f"interrupted after {plural(done, 'entry', 'entries')}"
-                hint = "Run the same command again. Entries that are recorded count once"
-                raise KeyboardInterrupt(f"{text}. {hint}") from None
-        text = (
-            f"{bloom.key} on {bloom.label}: {plural(found.read, 'entry', 'entries')} of "
-            f"{source.name}, {found.new:,} of them new, {found.skipped:,} skipped\n"
-            f"Of {found.checked:,} that were looked up again, {found.missing:,} are missing"
-        )
-        head = {"filter": bloom.key, "address": bloom.label, "source": source.name}
+        try:
+            with progress("entries recorded", source.total) as show:
+                found = migrate(bloom, source, show)
+        except KeyboardInterrupt:
+            hint = "Run the same command again. Entries that are recorded count once"
+            raise KeyboardInterrupt(f"interrupted. {hint}") from None
+    text = (
+        f"{bloom.key} on {bloom.label}: {plural(found.read, 'entry', 'entries')} of "
+        f"{source.name}, {found.new:,} of them new, {found.skipped:,} skipped"
+    )
     if found.skipped:
         text += "\nSkipped entries aren't fingerprints or URLs, or each run crawls them, such as "
         text += quoted(found.example)
-    if found.missing:
-        text += "\nRun it again, and if entries are missing again, run scrapy bloom doctor"
+    head = {"filter": bloom.key, "address": bloom.label, "source": source.name}
     report(opts, {**head, **found._asdict()}, [], text)
-    return not found.skipped and not found.missing
+    return not found.skipped
 
 
 def _filter(chosen: Target, server: Server) -> BloomFilter:

@@ -35,10 +35,10 @@ def report(opts: argparse.Namespace, head: Row, rows: Sequence[Row], summary: st
         print(json.dumps({**head, "rows": rows}, indent=2))
         return
     # What says nothing is left out: an empty column, and the name of the only filter.
-    names = [name for name in (rows[0] if rows else ()) if any(_cell(row, name) for row in rows)]
+    names = [name for name in (rows[0] if rows else ()) if any(cell(row, name) for row in rows)]
     names = [name for name in names if name != "filter" or len({row[name] for row in rows}) > 1]
     lines = [[name.replace("_", " ") for name in names]]
-    lines += [[_cell(row, name) for name in names] for row in rows]
+    lines += [[cell(row, name) for name in names] for row in rows]
     aligns = ["<" if any(isinstance(row[name], str) for row in rows) else ">" for name in names]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     if names and sys.stdout.isatty():  # other programs read one line per row
@@ -55,7 +55,8 @@ def report(opts: argparse.Namespace, head: Row, rows: Sequence[Row], summary: st
     print("\n".join(map(printable, summary.splitlines())))
 
 
-def _cell(row: Row, name: str) -> str:
+def cell(row: Row, name: str) -> str:
+    """Return a value of a row as tables show it."""
     value = row[name]
     if value is None or isinstance(value, str):
         return printable(value or "")
@@ -134,5 +135,5 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "memory": size,
     "fill": "{:.1%}".format,
     "bits_per_url": "{:.1f}".format,
-    **dict.fromkeys(("error_rate", "measured"), rate),
+    "error_rate": rate,
 }

@@ -8,18 +8,18 @@ as many URLs.
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
-from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.model.layer import Layer
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.sizing import any_of, predicted_error_rate
 from scrapy_bloom.bloom.model.spec import Options, Spec
 from scrapy_bloom.cli.output import rate, report, size
 from scrapy_bloom.cli.project import target
-from scrapy_bloom.settings import BloomSettings, parse_setting
+from scrapy_bloom.settings import BloomSettings
 
 HELP = "estimate the memory of a filter, without a server"
 EXAMPLES = """\
@@ -31,39 +31,25 @@ LOADS = (0.5, 1, 2, 3, 5, 10)
 PENDING_BYTES, PENDING_SHARE = 330, 0.1
 #: What Redis should have beyond its data.
 SPARE = 1.25
-SETTINGS = {
-    "urls": ("BLOOM_CAPACITY", "N", "plan for this number of URLs (default BLOOM_CAPACITY)"),
-    "error_rate": ("BLOOM_ERROR_RATE", "R", "miss at most this share of new pages"),
-    "window": ("BLOOM_RECRAWL_AFTER", "W", 'remember URLs for this time, for example "2 months"'),
+WINDOW = "BLOOM_RECRAWL_AFTER"
+OPTIONS = {
+    "--urls": ("BLOOM_CAPACITY", "N", "plan for this number of URLs (default BLOOM_CAPACITY)"),
+    "--error-rate": ("BLOOM_ERROR_RATE", "R", "miss at most this share of new pages"),
+    "--window": (WINDOW, "W", 'remember URLs for this time, for example "2 months"'),
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
-    for name, (setting, metavar, text) in SETTINGS.items():
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, metavar=metavar, type=_parser_of(setting), help=text)
-
-
-def _parser_of(setting: str) -> Callable[[str], str]:
-    """Return what checks an argument as a setting."""
-
-    def parse(text: str) -> str:
-        try:
-            parse_setting(setting, text)
-        except ConfigurationError as error:
-            text = str(error).replace(f"{setting} = ", "")
-            raise argparse.ArgumentTypeError(text) from None
-        return text
-
-    return parse
+    for flag, (setting, metavar, text) in OPTIONS.items():
+        parser.add_argument(flag, dest=setting, metavar=metavar, help=text)
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Print the memory of a filter."""
-    given = {row[0]: value for name, row in SETTINGS.items() if (value := getattr(opts, name))}
+    given = {name: value for name, *_ in OPTIONS.values() if (value := getattr(opts, name))}
     is_typed = settings.getpriority("BLOOM_ROTATE_EVERY") == SETTINGS_PRIORITIES["cmdline"]
-    if "BLOOM_RECRAWL_AFTER" in given and not is_typed:  # the project's may not suit the window
+    if WINDOW in given and not is_typed:  # the project's may not suit the window
         given["BLOOM_ROTATE_EVERY"] = None
     settings.setdict(given, priority="cmdline")
     # Without a name, the settings of the project count, and not those of its spiders.
@@ -99,13 +85,13 @@ def needed(own: BloomSettings) -> tuple[int, int]:
     """Return the bytes that a filter's bitmaps take with these settings, and pending requests."""
     spec, bitmaps = Options(**own.options()).create(own.schedule()), 0
     for schedule in own.rules().schedules.values():
-        layer = spec.first_layer(schedule, *_bounds(schedule), 0)
+        layer = _first_layer(spec, schedule)
         bitmaps += layer.memory * spec.blocks * schedule.generations
     return bitmaps, own.makes_claims * round(spec.capacity * PENDING_SHARE * PENDING_BYTES)
 
 
-def _bounds(schedule: Schedule) -> tuple[int, int]:
-    return schedule.bounds(int(time.time()))
+def _first_layer(spec: Spec, schedule: Schedule) -> Layer:
+    return spec.first_layer(schedule, *schedule.bounds(int(time.time())), 0)
 
 
 def _rows(spec: Spec, schedule: Schedule) -> Iterator[dict[str, Any]]:
@@ -113,7 +99,7 @@ def _rows(spec: Spec, schedule: Schedule) -> Iterator[dict[str, Any]]:
     for load in LOADS:
         urls = max(1, round(spec.capacity * load))
         left, rates, memory = urls / spec.blocks, list[float](), 0
-        layer = spec.first_layer(schedule, *_bounds(schedule), 0)
+        layer = _first_layer(spec, schedule)
         while True:
             count = min(left, layer.capacity)
             rates.append(predicted_error_rate(count, layer.bits, len(spec.seeds)))

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scrapy import Spider
@@ -172,19 +171,15 @@ def filters(settings: Settings, opts: argparse.Namespace, *, every: bool) -> Ite
                     yield stored
 
 
-def read_urls(given: Sequence[str], file: str | None = None) -> list[str]:
-    """Return the given URLs and those of a file, each once; ``-`` is the standard input.
+def read_urls(given: Sequence[str]) -> list[str]:
+    """Return the given URLs, each once; ``-`` stands for those on the standard input.
 
     Raises:
         ConfigurationError: a text isn't the URL of a page.
-        OSError: the file can't be read.
     """
-    texts, data = [url for url in given if url != "-"], b""
-    if "-" in (*given, file):
-        data = sys.stdin.buffer.read() + b"\n"
-    if file not in (None, "-"):
-        data += Path(str(file)).read_bytes()
-    texts += data.decode("utf-8-sig", "replace").split("\n")
+    texts = [url for url in given if url != "-"]
+    if "-" in given:
+        texts += sys.stdin.buffer.read().decode("utf-8-sig", "replace").split("\n")
     return list(dict.fromkeys(checked_url(text) for one in texts if (text := one.strip())))
 
 

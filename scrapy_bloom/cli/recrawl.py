@@ -27,7 +27,9 @@ from scrapy_bloom.rules import RUN
 HELP = "have the running or next crawl fetch URLs again"
 EXAMPLES = """\
 scrapy bloom recrawl https://example.com/p/1 --callback parse_product
-scrapy bloom recrawl --failed --file urls.txt
+# many URLs, one per line
+scrapy bloom recrawl - < urls.txt
+scrapy bloom recrawl --failed
 # a listing page, to find new links on it
 scrapy bloom recrawl https://example.com/shoes/ --callback parse
 # all pages that a rule matches, and the listing pages that lead to them
@@ -44,7 +46,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "urls", nargs="*", metavar="URL", help="crawl these URLs again (- reads them from stdin)"
     )
-    parser.add_argument("--file", metavar="FILE", help="read URLs from a file, one per line")
     parser.add_argument("--failed", action="store_true", help="retry all failed pages now")
     text = "name the spider's method that gets the URLs (default parse)"
     parser.add_argument("--callback", metavar="NAME", help=text)
@@ -52,16 +53,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
     """Leave requests that workers pick up."""
-    if not (opts.urls or opts.file or opts.failed):
-        raise ConfigurationError("There are no URLs. Give some, a --file of them, or --failed")
-    if opts.callback and not (opts.urls or opts.file):
+    if not (opts.urls or opts.failed):
+        raise ConfigurationError(
+            "There are no URLs. Give some, - to read them from stdin, or --failed"
+        )
+    if opts.callback and not opts.urls:
         raise ConfigurationError("--callback needs URLs, as pages that failed keep their own")
     chosen = target(settings, opts)
     if type(chosen.bare) is Spider:
         raise ConfigurationError("recrawl needs the spider's code. Run it in your Scrapy project")
     if not chosen.settings.makes_claims:
         raise ConfigurationError('recrawl needs BLOOM_REMEMBER = "crawled" or "delivered". Set it')
-    urls, spider = read_urls(opts.urls, opts.file), chosen.spider
+    urls, spider = read_urls(opts.urls), chosen.spider
     if urls:
         _check_callback(chosen.bare, opts.callback)
     with chosen.connect() as stored:

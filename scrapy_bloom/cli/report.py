@@ -12,14 +12,12 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from scrapy.settings import Settings
 
 from scrapy_bloom.bloom.errors import ConfigurationError
-from scrapy_bloom.bloom.info import WindowInfo
 from scrapy_bloom.cli import output
-from scrapy_bloom.cli.info import window_info
+from scrapy_bloom.cli.info import window_info, window_rows
 from scrapy_bloom.cli.output import minute, plural, quoted, rate, size
 from scrapy_bloom.cli.pending import list_pending
 from scrapy_bloom.cli.project import filters
@@ -31,6 +29,9 @@ scrapy bloom report report.html
 scrapy bloom report report.html --all"""
 #: Failed pages of a spider that the page shows.
 SHOWN = 50
+#: Columns of the tables.
+GENERATIONS = ("generation", "urls", "", "fill", "error_rate", "forgotten")
+FAILED = ("next_try", "attempts", "reason", "url")
 _PAGE = Template(resources.files("scrapy_bloom.cli").joinpath("report.html").read_text("utf-8"))
 
 
@@ -68,62 +69,41 @@ def _section(stored: StoredFilter) -> Iterator[str]:
     lists = [list_pending(stored, spider, failed=True, limit=SHOWN) for spider in stored.spiders]
     rows = [row for found, _, _ in lists for row in found]
     counts = sum((one[1] for one in lists), Counter[bool]())
-    pending, failed = counts.total(), counts[True]
-    yield f"<h2>{escape(stored.bloom.key)}</h2><p>{escape(stored.bloom.label)}</p>"
-    yield f"<dl>{_fact('URLs', f'{sum(one.count for one in windows.values()):,}')}"
-    yield _fact("Memory", size(sum(one.memory for one in windows.values())))
-    yield _fact("Pending", f"{pending:,}")
-    yield _fact("Failed", f"{failed:,}", "bad" if failed else "")
+    failed = counts[True]
+    yield f"<h2>{escape(stored.bloom.key)}</h2><p>{escape(stored.bloom.label)}</p><dl>"
+    facts = {
+        "URLs": f"{sum(one.count for one in windows.values()):,}",
+        "Memory": size(sum(one.memory for one in windows.values())),
+        "Pending": f"{counts.total():,}",
+        "Failed": f"{failed:,}",
+    }
+    for name, value in facts.items():
+        kind = "bad" if name == "Failed" and failed else ""
+        yield f'<div><dt>{name}</dt><dd class="{kind}">{value}</dd></div>'
     yield "</dl>"
     most = max([1, *(part.count for one in windows.values() for part in one.generations)])
     for name, window in windows.items():
         yield f"<h3>Window {escape(name)}: {escape(str(window.schedule))}</h3>"
         yield f"<p>Error rate {rate(window.error_rate)}, {plural(window.count, 'URL')}</p>"
-        if window.generations:
-            yield from _generations(window, most)
-    if rows:
-        heading = f"Failed pages, {len(rows):,} of {failed:,}" if failed > len(rows) else "Failed"
-        yield f"<h3>{heading}</h3>"
-        yield from _table(
-            {"Next try": "key", "Attempts": "number", "Reason": "reason", "URL": "wide"},
-            [[row[name] for name in ("next_try", "attempts", "reason", "url")] for row in rows],
-        )
+        generations = [row for row in window_rows(stored, name) if row["generation"] != "all"]
+        yield from _table(GENERATIONS, [{**row, "": row["urls"] / most} for row in generations])
+    shown = f" pages, {len(rows):,} of {failed:,}" if failed > len(rows) else ""
+    yield f"<h3>Failed{shown}</h3>" if rows else ""
+    yield from _table(FAILED, rows)
 
 
-def _fact(name: str, value: str, kind: str = "") -> str:
-    return f'<div><dt>{name}</dt><dd class="{kind}">{value}</dd></div>'
-
-
-def _generations(window: WindowInfo, most: int) -> Iterator[str]:
-    """Yield a table with a bar for the URLs of each generation; the bar of most is full."""
-    heads = {"Since": "key", "URLs": "number", "": "chart", "Fill": "number"}
-    heads |= {"Error rate": "number", "Forgotten": "key"}
-    yield from _table(
-        heads,
-        [
-            [
-                minute(one.opened) or "the beginning",
-                f"{one.count:,}",
-                100 * one.count / most,
-                f"{one.fill_ratio:.1%}",
-                rate(one.error_rate),
-                minute(one.forgotten) or "never",
-            ]
-            for one in window.generations
-        ],
-    )
-
-
-def _table(heads: dict[str, str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Yield a table; a share in percent becomes a bar."""
-    cells = "".join(f'<th class="{kind}">{head}</th>' for head, kind in heads.items())
+def _table(names: Sequence[str], rows: Sequence[output.Row]) -> Iterator[str]:
+    """Yield a table; the share without a name becomes a bar."""
+    if not rows:
+        return
+    heads = {name: name.replace("_", " ").capitalize().replace("Url", "URL") for name in names}
+    cells = "".join(f'<th class="{n or "chart"}">{head}</th>' for n, head in heads.items())
     yield f"<table><thead><tr>{cells}</tr></thead><tbody>"
     for row in rows:
         yield "<tr>"
-        for (head, kind), value in zip(heads.items(), row, strict=True):
-            text = escape(output.printable(str(value)))
-            if kind == "chart":
-                text = f'<svg><rect width="{value:.2f}%" height="100%"/></svg>'
-            yield f'<td class="{kind}" data-label="{head}">{text}</td>'
+        for name, head in heads.items():
+            bar = f'<svg><rect width="{row[name]:.2%}" height="100%"/></svg>' if not name else ""
+            text = bar or escape(output.cell(row, name))
+            yield f'<td class="{name or "chart"}" data-label="{head}">{text}</td>'
         yield "</tr>"
     yield "</tbody></table>"

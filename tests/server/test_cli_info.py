@@ -14,7 +14,6 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
-from scrapy_bloom.cli import info as info_command
 from scrapy_bloom.cli.stored import StoredFilter
 
 DAY = {"1-day": Schedule.of("1 day")}
@@ -99,22 +98,6 @@ def test_two_filters_of_one_name_are_on_two_servers(
         spiders = tuple(type(name, (Spider,), fields) for name, fields in own.items())
         done = call("info", "--json", spiders=spiders, BLOOM_KEY=KEY)
     assert len({one["address"] for one in done.json["filters"]}) == 2
-
-
-def test_the_error_rate_is_measured(
-    shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It's near the rate that follows from the number of URLs. Nothing is changed."""
-    monkeypatch.setattr(info_command, "MOST_PROBES", 20_480)
-    monkeypatch.setattr(info_command, "MEASURE_SECONDS", PATIENCE)
-    bloom = BloomFilter(client, KEY, blocks=2, capacity=2_000, error_rate=0.1)
-    bloom.extend(str(number) for number in range(2_000))
-    with unchanged(client):
-        (row,) = shop("info", "--measure", "--json").json["rows"]
-    assert row["probes"] == 20_480
-    assert row["measured"] == pytest.approx(row["error_rate"], rel=0.3)
-    monkeypatch.setattr(info_command, "MEASURE_SECONDS", 0)
-    assert shop("info", "--measure").code == 0
 
 
 # -- check --

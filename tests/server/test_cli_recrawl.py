@@ -59,7 +59,7 @@ def test_thousands_of_urls_take_few_round_trips(
     urls = [f"https://example.com/{number}" for number in range(3_000)]
     give(monkeypatch, "\n".join(urls).encode())
     before = script_calls(client)
-    done = shop("recrawl", "--file", "-", "--json")
+    done = shop("recrawl", "-", "--json")
     assert (done.code, done.json["ready"]) == (0, 3_000)
     assert [row["url"] for row in done.json["rows"]] == urls
     assert claims(client).keys() == {*urls}
@@ -72,4 +72,4 @@ def test_one_wrong_line_leaves_nothing(
     for wrong in ("x", "ftp://example.com/", "http://", "https://a b/", "https://\udcff/", "\x1b"):
         give(monkeypatch, f"{URL}\n{wrong}\n".encode("utf-8", "surrogateescape"))
         with unchanged(client):
-            shop("recrawl", "--file", "-").refused("isn't the URL of a page")
+            shop("recrawl", "-").refused("isn't the URL of a page")
