@@ -4,7 +4,8 @@ A URL is remembered by its generation, so it was crawled at the time that is sho
 remembered until the time at which a run with these settings forgets it, but a window that you have
 just set counts from the next run on. Every run reads the URLs in `start_urls` and `sitemap_urls`
 and, with `BLOOM_ITEMS_ONLY`, pages without an item, which aren't remembered. A page with a key
-(`meta["bloom_key"]`) isn't found by its URL.
+(`meta["bloom_key"]`) isn't found by its URL. To find a request that isn't a plain GET, add its
+`--method` and its `--body`.
 """
 
 import argparse
@@ -27,7 +28,8 @@ HELP = "say whether URLs are remembered, pending or failed"
 EXAMPLES = """\
 scrapy bloom check https://example.com/a https://example.com/b
 # many URLs, one per line
-scrapy bloom check - < urls.txt"""
+scrapy bloom check - < urls.txt
+scrapy bloom check https://example.com/search --method POST --body q=shoes"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "urls", nargs="+", metavar="URL", help="look up these URLs (- reads them from stdin)"
     )
+    text = "look up requests with this method (default GET)"
+    parser.add_argument("--method", default="GET", help=text)
+    parser.add_argument("--body", default="", help="look up requests with this body")
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
@@ -43,7 +48,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     if not urls:
         raise ConfigurationError("There are no URLs. Give some, or - to read them from stdin")
     identity = chosen.identity()
-    keys = {url: identity.key(Request(url)) for url in urls}
+    keys = {url: identity.key(Request(url, None, opts.method, body=opts.body)) for url in urls}
     with chosen.connect() as stored:
         known = [key for key in keys.values() if key[0] != RUN]
         memories = stored.remembered(known)

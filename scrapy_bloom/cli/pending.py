@@ -1,11 +1,12 @@
 """``scrapy bloom pending``: lists requests that workers have, that wait, or that failed.
 
-A request is pending from the moment that its URL is found until its page is crawled. It is running
-in a process, in a queue, or waiting for a run with the same arguments (`-a`), which are shown as in
-a URL (`domain=a`). They are hashed if they have over 60 characters, or if a name sounds secret. A
-request that can't be saved is shown as `(not saved)`. A page that has failed five times has no next
-try, unless it's linked again or you use `recrawl --failed`. The log of the run that failed says
-more than the reason.
+A request is pending from the moment that its URL is found until its page is crawled. A worker has
+it, which is shown with its host and process number, or it's in a queue, or waits for a run with the
+same arguments (`-a`). These are shown as in a URL (`domain=a`), and hashed if they have over 60
+characters, or if a name sounds secret. You see the method if it isn't GET, and the callback if it
+isn't the default. A request that can't be saved is shown as `(not saved)`. A page that has failed
+five times has no next try, unless it's linked again or you use `recrawl --failed`. The log of the
+run that failed says more than the reason.
 """
 
 import argparse
@@ -99,26 +100,29 @@ def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator
     requests = stored.bloom.run(own.find(saved))
     now, entries = stored.bloom.run(own.workers())
     known = [(one, until) for text, (until, _) in entries.items() if (one := Worker.parse(text))]
-    living = {one.id: one.pid for one, until in known if one.lives(until, now)}
+    living = {one.id: one.shown for one, until in known if one.lives(until, now)}
     queues = {one.queue for one, _ in known}
     for block, claim in found:
-        process = living.get(claim.owner)
-        state = "running" if process else "in a queue" if claim.owner in queues else "waiting"
+        worker = living.get(claim.owner)
+        state = "running" if worker else "in a queue" if claim.owner in queues else "waiting"
         yield {
             "state": "failed" if claim.has_failed else state,
-            "process": process and str(process),
+            "worker": worker,
             "since": None if claim.waits else minute(claim.time),
             "next_try": minute(claim.due),
             "attempts": claim.attempts,
             "reason": claim.nonce if claim.has_failed else None,
             "arguments": claim.arguments or None,
-            "url": _url(requests.get((block, claim.field), (claim, ""))[1]),
+            **_request(requests.get((block, claim.field), (claim, ""))[1]),
         }
 
 
-def _url(request: str) -> str:
-    """Return the URL of a stored request."""
+def _request(text: str) -> dict[str, str | None]:
+    """Return what is shown of a stored request. One of Scrapy's defaults isn't stored."""
     try:
-        return without_credentials(str(json.loads(request)["url"]))
+        stored = json.loads(text)
+        url = without_credentials(str(stored["url"]))
     except (ValueError, TypeError, LookupError, RecursionError):
-        return "(not saved)"
+        stored, url = {}, "(not saved)"
+    others = {name: stored.get(name) for name in ("method", "callback")}
+    return {**{name: str(value) if value else None for name, value in others.items()}, "url": url}

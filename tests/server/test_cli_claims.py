@@ -1,15 +1,19 @@
 """``scrapy bloom pending``: requests that workers have, that wait, or that failed."""
 
 import os
+from socket import gethostname
 from typing import Any
 
 from redis import Redis
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
 from support.cli import KEY, SECRET, Call, Shop, claim, fail, in_shop, unchanged
 from support.replicas import wait_for_link, with_replica
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
-from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS
+from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS, NewClaim
+from scrapy_bloom.crawl.request_codec import dump
 from scrapy_bloom.crawl.workers import Worker
 
 PAGES = [f"https://example.com/{place}" for place in range(1_000)]
@@ -28,13 +32,27 @@ def test_requests_are_listed_by_worker(shop: Call, bloom: BloomFilter, client: R
     rows = {row["url"]: row for row in done.json["rows"]}
     states = ["running", "running", "waiting", "waiting", "in a queue"]
     assert [rows[url]["state"] for url in PAGES[:5]] == states
-    assert rows[PAGES[0]]["process"] == str(os.getpid())
-    assert {row["process"] for row in done.json["rows"]} == {str(os.getpid()), None}
+    shown = f"{gethostname()}:{os.getpid()}"
+    assert rows[PAGES[0]]["worker"] == shown
+    assert {row["worker"] for row in rows.values()} == {shown, None}
     assert all(row["since"] and row["next_try"] is None for row in rows.values())
     heading, *_, summary = text.splitlines()
-    assert heading.split() == ["state", "process", "since", "attempts", "url"]
+    assert heading.split() == ["state", "worker", "since", "attempts", "url"]
     assert summary.startswith(KEY)
     assert summary.endswith(": 5 pending requests, 0 of them failed")
+
+
+def test_requests_to_one_url_are_told_apart(shop: Call, bloom: BloomFilter) -> None:
+    spider = Shop.__new__(Shop)
+    post = Request(PAGES[0], spider.parse_item, "POST", body=b"1")
+    made = [
+        NewClaim(("default", RequestFingerprinter().fingerprint(one)), "-", dump(one, spider))
+        for one in (Request(PAGES[0]), post)
+    ]
+    bloom.run(in_shop(bloom).claim(made, "w1"))
+    rows = shop("pending", "--json").json["rows"]
+    shown = {(row["method"], row["callback"], row["url"]) for row in rows}
+    assert shown == {(None, None, PAGES[0]), ("POST", "parse_item", PAGES[0])}
 
 
 def test_pages_that_failed_come_with_the_reason_those_that_are_due_first(
@@ -137,11 +155,12 @@ def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
         b"ee": f'w1 n 1 1 {{"url":"https://user:{SECRET}@x/"}}'.encode(),
         b"ff": b"\xff no claim",
         b"0f": b"w1 n 1 1 ",
+        b"0a": b'w1 n 1 1 {"url":"http://x/","method":[7],"callback":"\\u001b"}',
         b"1f": b'w1 n 1 1 {"url":"http://' + b"x" * 70_000 + b'"}',
     }
     client.hset(Keys(KEY).claims("shop", 2), mapping=absurd)  # type: ignore[arg-type]
     done, text = shop("pending", "--json"), shop("pending").out
-    assert done.json["pending"] == 7
+    assert done.json["pending"] == 8
     assert [row["url"] for row in done.json["rows"]].count("(not saved)") == 4
     assert "9999-12-31 23:59" in text
     assert "https://***@x/" in text

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from redis import Redis
 from scrapy import Request, Spider
+from scrapy.utils.request import RequestFingerprinter
 from support.cli import KEY, URLS, Call, claim, fail, fingerprints, give, unchanged
 from support.clock import MovedServer
 from support.polling import PATIENCE
@@ -126,6 +127,12 @@ def test_states_of_urls(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     assert [row["reason"] for row in rows] == [*[None] * 3, "HTTP-503", *[None] * 3]
     assert rows[3]["next_try"] > rows[4]["next_try"]
     assert shop("check", URLS[0], URLS[4]).code == 0
+
+
+def test_a_post_is_found_by_its_method_and_body(shop: Call, bloom: BloomFilter) -> None:
+    bloom.add(RequestFingerprinter().fingerprint(Request(URLS[0], method="POST", body="q=1")))
+    for options, code in (("", 1), ("--method POST", 1), ("--method post --body q=1", 0)):
+        assert shop("check", URLS[0], *options.split()).code == code
 
 
 def test_a_url_is_remembered_by_its_newest_generation(call: Call, moved: MovedServer) -> None:
