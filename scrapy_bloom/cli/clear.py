@@ -1,7 +1,10 @@
 """``scrapy bloom clear``: forgets the URLs of a filter.
 
 It asks you first, unless you add `--yes`. It deletes pending requests, too, unless you name a
-window. If a crawl is running, the pages that it finishes afterwards are remembered.
+window. With `--pending` it deletes only those of the spider, and the filter keeps its URLs. Later
+runs crawl the pages of these requests only if they read another page that links to them. If a crawl
+is running, it still crawls the requests that it has. The pages that it finishes are remembered, and
+those that fail are pending again. But if you stop it before, no run picks up the rest.
 """
 
 import argparse
@@ -13,36 +16,45 @@ from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.cli.output import plural, quoted, report
 from scrapy_bloom.cli.project import target
 
-HELP = "forget the URLs of a filter, after asking you"
+HELP = "forget a filter's URLs, or its pending requests, after asking you"
 EXAMPLES = """\
 scrapy bloom clear
-scrapy bloom clear --window 1-day --yes"""
+scrapy bloom clear --window 1-day --yes
+# keep the memory
+scrapy bloom clear --pending"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
-    parser.add_argument("--window", metavar="W", help="forget only this window, for example 1-day")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--window", metavar="W", help="forget only this window, for example 1-day")
+    text = "delete only the spider's pending requests, and forget no URL"
+    only.add_argument("--pending", action="store_true", help=text)
     parser.add_argument("-y", "--yes", action="store_true", help="clear without asking")
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
-    """Forget everything, or one window; return whether the user agrees."""
-    with target(settings, opts).connect() as stored:
+    """Forget everything, one window or the pending requests; return whether the user agrees."""
+    chosen = target(settings, opts)
+    with chosen.connect() as stored:
         if opts.window not in (None, *stored.windows):
             text = f"--window {quoted(opts.window)} isn't a window of this filter"
             raise ConfigurationError(f"{text}. Choose one of {', '.join(stored.windows)}")
         views = [v for (window, _), v in stored.views.items() if opts.window in (None, window)]
-        count = sum(view.ring.count(view.tested) for view in views)
-        what = plural(count, "URL")
-        if opts.window is not None:
-            what += f" in the window {opts.window!r}"
-        elif pending := sum(1 for name in stored.spiders for _ in stored.scan(name)):
-            what += f" and {plural(pending, 'pending request')}"
-        if not opts.yes and not _agrees(f"Forget {what} of {stored}?"):
+        count = 0 if opts.pending else sum(view.ring.count(view.tested) for view in views)
+        spiders = [stored.spider(chosen.spider)] if opts.pending else stored.spiders
+        pending = 0 if opts.window else sum(1 for name in spiders for _ in stored.scan(name))
+        what = [] if opts.pending else [plural(count, "URL")]
+        what += [plural(pending, "pending request")] if pending or opts.pending else []
+        text = " and ".join(what) + (f" in the window {opts.window!r}" if opts.window else "")
+        if not opts.yes and not _agrees(f"Forget {text} of {stored}?"):
             return False
-        stored.bloom.clear(opts.window)
-    head = {**stored.head, "window": opts.window, "forgotten": count}
-    report(opts, head, [], f"{stored}: {what} forgotten")
+        if opts.pending:
+            stored.bloom.run(stored.claims(spiders[0]).clear())
+        else:
+            stored.bloom.clear(opts.window)
+    head = {**stored.head, "window": opts.window, "forgotten": count, "pending": pending}
+    report(opts, head, [], f"{stored}: {text} forgotten")
     return True
 
 

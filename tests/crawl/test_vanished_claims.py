@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.lab_commands import bloom
 from support.odd_site import ERROR, SHARED_QUEUE, Crawl, Lab, LabOf, kinds, moved, page, serve, tree
 from support.outages import killed
 from support.polling import until
@@ -107,6 +108,22 @@ def test_restarts_of_a_server_that_loses_nothing_give_up_no_page(
     assert lab.site.hits()["/waits"] == 6
     assert "/waits" in lab.recorded()
     assert not lab.claims()
+
+
+def test_a_worker_still_crawls_the_requests_that_a_user_has_dropped(lab: Lab) -> None:
+    """Those that fail are pending again."""
+    lab.site.pages |= {"/": page("/a", "/b"), "/a": page("/c"), "/b": ERROR, "/c": page()}
+    lab.site.hold("/a", "/b")
+    with lab.start(**ONCE) as crawl:
+        wait_for(lab, crawl, held=2)
+        dropped = bloom(lab, "clear", "--pending", "--yes")
+        assert dropped.out.endswith(": 2 pending requests forgotten\n")
+        assert not lab.claims()
+        lab.site.release()
+        crawl.wait()
+    assert lab.recorded() == {"/a", "/c"}
+    assert kinds(lab.claims()) == {"/b": "-"}
+    assert {*lab.site.hits().values()} == {1}
 
 
 @pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "idle connections"])

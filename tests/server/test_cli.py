@@ -23,6 +23,7 @@ from support.cli import (
     Own,
     Shop,
     claim,
+    fail,
     fingerprints,
     give,
     unchanged,
@@ -31,6 +32,7 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.command import COMMANDS
 
@@ -86,6 +88,7 @@ WRONG: list[Any] = [
     ("migrate --from-set a", SCRAPY_REDIS, "There is no SET 'a' on"),
     ("migrate --from-seen nowhere", {}, "'nowhere' can't be read (No such file"),
     ("clear", {}, "Nobody can answer, because this isn't a terminal. Add --yes"),
+    ("clear --pending --window default", {}, "argument --window: not allowed with argument --pend"),
     ("clear --window typo -y", {}, "isn't a window of this filter. Choose one of default"),
     ("check " + URL, {"REQUEST_FINGERPRINTER_CLASS": Broken}, "LookupError: a bug"),
     ("info", {"BLOOM_REDIS_URL": f"redis://u:{SECRET}@127.0.0.1:1"}, "redis://127.0.0.1:1"),
@@ -261,6 +264,23 @@ def test_clear_forgets_all_or_one_window(shop: Call, client: Redis) -> None:
     assert done.out.endswith(": 1 URL and 1 pending request forgotten\n")
     assert shop("info", "--json", **settings).json["filters"][0]["pending"] == 0
     assert (bloom.run(bloom.session.find()), bloom.info().count) == (spec, 0)
+
+
+def test_clear_may_drop_what_is_pending_for_one_spider_and_forget_nothing(
+    call: Call, bloom: BloomFilter, client: Redis, server: Server
+) -> None:
+    bloom.extend(fingerprints(URLS[:2]))
+    claim(bloom, URLS[2:5])
+    fail(bloom, URLS[5:6])
+    bloom.run(bloom.session.enter("own"))
+    key = ("default", fingerprints(URLS[6:7])[0])
+    bloom.run(Claims(bloom.session, "own").claim([NewClaim(key, "-", "")], "w2"))
+    project = {"spiders": (Shop, Own), "BLOOM_REDIS_URL": server.unix_url}
+    with unchanged(client, "*:default:*"), unchanged(client, "*:claims:own"):
+        done = call("clear", "--pending", "--yes", "--spider", "shop", **project)
+    assert done.out.endswith(": 4 pending requests forgotten\n")
+    assert client.keys("*:claims:*") == client.keys("*:claims:own") != []
+    assert bloom.info().count == 2
 
 
 def test_no_command_shows_seeds(shop: Call, bloom: BloomFilter) -> None:
