@@ -93,11 +93,9 @@ def from_set(client: Any, key: str, label: str = "the Redis server") -> Source:
         StorageError: the server can't be used.
     """
     try:
-        total = int(client.scard(key))
+        total = client.scard(key) if client.type(key) in (b"set", "set") else 0
     except FAILURES as error:
-        if "WRONGTYPE" not in str(error):
-            raise explain(error, label) from error
-        total = 0
+        raise explain(error, label) from error
     if not total:
         raise ConfigurationError(
             f"There is no SET {key!r} on {label}. Name the key that scrapy-redis uses, by default "
@@ -129,27 +127,19 @@ def from_seen(path: str | Path) -> Source:
     return Source(f"the file {str(file)!r}", len(found), found)
 
 
-def from_urls(name: str, lines: Iterable[bytes], total: int, key: Callable[[str], Key]) -> Source:
+def from_urls(
+    name: str, lines: Iterable[bytes], total: int, parse: Callable[[str], Key | str]
+) -> Source:
     """Return URLs, one per line.
 
     Args:
         name: what to call them.
         lines: the URLs. Empty lines are skipped.
         total: how many there are, about; 0 if that isn't known.
-        key: returns the window and the fingerprint of a URL, or raises a ConfigurationError.
+        parse: returns the window and the fingerprint of a URL, or the text if it's to be skipped.
     """
-
-    def entries() -> Iterator[Key | str]:
-        for line in lines:
-            if text := line.decode("utf-8-sig", "replace").strip():
-                try:
-                    found = key(text)
-                except ConfigurationError:
-                    yield text
-                else:
-                    yield found
-
-    return Source(name, total, entries())
+    texts = (line.decode("utf-8-sig", "replace").strip() for line in lines)
+    return Source(name, total, (parse(text) for text in texts if text))
 
 
 def _parse(text: bytes) -> Key | str:

@@ -44,9 +44,9 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         count = 0 if opts.pending else sum(view.ring.count(view.tested) for view in views)
         spiders = [stored.spider(chosen.spider)] if opts.pending else stored.spiders
         pending = 0 if opts.window else sum(1 for name in spiders for _ in stored.scan(name))
-        what = [] if opts.pending else [plural(count, "URL")]
-        what += [plural(pending, "pending request")] if pending or opts.pending else []
-        text = " and ".join(what) + (f" in the window {opts.window!r}" if opts.window else "")
+        text, requests = plural(count, "URL"), plural(pending, "pending request")
+        text = requests if opts.pending else f"{text} and {requests}" if pending else text
+        text += f" in the window {opts.window!r}" if opts.window else ""
         if not opts.yes and not _agrees(f"Forget {text} of {stored}?"):
             return False
         if opts.pending:

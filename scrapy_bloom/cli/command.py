@@ -79,8 +79,7 @@ class BloomCommand(ScrapyCommand):
         try:
             super().process_options(args, opts)
         except (UsageError, OSError) as error:
-            wrong = [quoted(one) for one in opts.set if "=" not in one]
-            _fail(f"{error}{', not ' if wrong else ''}{', '.join(wrong)}")
+            _fail(str(error))
         assert self.settings is not None
         given = {"BLOOM_KEY": opts.key} if opts.key is not None else {}
         # The standard output is for the answer.
@@ -102,7 +101,7 @@ class BloomCommand(ScrapyCommand):
             self.exitcode = NO if isinstance(error, NoFilterError) else FAILED
             complain(in_settings(str(error)))
         except OSError as error:
-            complain(f"{quoted(error.filename)} can't be read ({error.strerror}). Check the path")
+            complain(f"{quoted(error.filename)} can't be opened ({error.strerror}). Check the path")
         except Exception as error:  # for example, a spider's module can't be imported
             complain(f"{type(error).__name__}: {error}")
 

@@ -71,9 +71,7 @@ class Facts:
     Args:
         crawler: with Scrapy's settings.
         target: the spider with our settings; None if one is wrong.
-        error: why settings, or the stored filter, can't be used.
-        hidden: why nothing is known of the server; "" if it has answered.
-        down: the same with a fix, if the server can't be used.
+        error: why the settings, the stored filter or the server can't be used.
         label: the server's address without a password.
         nodes: what INFO says, of a cluster each primary.
         clock: the time here when INFO was read.
@@ -83,14 +81,19 @@ class Facts:
 
     crawler: Crawler
     target: Target | None = None
-    error: str = ""
-    hidden: str = ""
-    down: str = ""
+    error: BloomError | None = None
     label: str = ""
     nodes: Sequence[dict[str, Any]] = ()
     clock: float = 0
     evicts: str = ""
     forbidden: Sequence[str] = ()
+
+    @property
+    def hidden(self) -> str:
+        """Why nothing is known of the server; "" if it has answered."""
+        if self.target is None:
+            return "the settings are wrong"
+        return "the server can't be used" if isinstance(self.error, StorageError) else ""
 
     @property
     def own(self) -> Target:
@@ -118,8 +121,8 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
                 found[examine(check, facts)].append(name)
         for (state, text), names in found.items():
             who = None if len(names) == len(spiders) else ", ".join(names)
-            head = {"state": state, "check": check.__name__, "spider": who}
-            rows.append({**head, "finding": text})
+            row = {"state": state, "check": check.__name__, "spider": who, "finding": text}
+            rows.append(row)
     problems = sum(row["state"] == PROBLEM for row in rows)
     report(opts, {"problems": problems}, rows, f"{plural(problems, 'problem')} found")
     return not problems
@@ -127,23 +130,19 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
 
 def look(name: str, crawler: Crawler) -> Facts:
     """Read the settings of a spider, and what its server says."""
-    facts = Facts(crawler, hidden="the settings are wrong")
+    facts = Facts(crawler)
     try:
-        facts.target = own = Target.of(name, crawler)
-        facts.hidden = "the server can't be used"
+        facts.target = own = Target(name, crawler)
         with own.server() as server:
             bloom, facts.label = server.bloom, server.label
             before = time.time()
             facts.nodes = bloom.transport.infos("default")
             facts.clock = (before + time.time()) / 2
-            is_there, facts.hidden = bloom.run(bloom.session.find()), ""
             facts.evicts, facts.forbidden = server.eviction_policy(), bloom.run(forbidden(own))
-            if is_there:
+            if bloom.run(bloom.session.find()) is not None:
                 bloom.info()
-    except StorageError as error:
-        facts.nodes, facts.hidden, facts.down = (), "the server can't be used", str(error)
     except BloomError as error:
-        facts.error = str(error)
+        facts.error = error
     return facts
 
 
@@ -174,7 +173,9 @@ def examine(check: Callable[[Facts], str], facts: Facts) -> tuple[str, str]:
 
 def settings(facts: Facts) -> str:
     """Check that all settings can be read, and suit the stored filter."""
-    return Problem(facts.error) if facts.error else f"BLOOM_KEY = {facts.own.settings.key!r}"
+    if facts.error and not isinstance(facts.error, StorageError):
+        raise facts.error
+    return f"BLOOM_KEY = {facts.own.settings.key!r}"
 
 
 def dupefilter(facts: Facts) -> str:
@@ -235,8 +236,8 @@ def feeds(facts: Facts) -> str:
 
 def server(facts: Facts) -> str:
     """Check that the server answers, and takes writes."""
-    if facts.down:
-        return Problem(facts.down)
+    if isinstance(facts.error, StorageError):
+        raise facts.error
     if "slave" in [node.get("role") for node in facts.nodes]:
         return Problem("the server is a read-only replica. Use the address of its primary")
     own, node = facts.own.settings, next(iter(facts.nodes), {})
@@ -296,5 +297,4 @@ def memory(facts: Facts) -> str:
 
 
 OF_PROJECT = (dupefilter, scheduler, reactor, feeds)
-OF_SERVER = (server, permissions, persistence, eviction, clock, memory)
-CHECKS = (settings, *OF_PROJECT, *OF_SERVER)
+CHECKS = (settings, *OF_PROJECT, server, permissions, persistence, eviction, clock, memory)

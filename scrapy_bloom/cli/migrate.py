@@ -92,17 +92,17 @@ def _source(chosen: Target, server: Server, opts: argparse.Namespace) -> Iterato
     elif opts.from_seen is not None:
         yield from_seen(opts.from_seen)
     elif opts.from_urls == "-":
-        yield from_urls("the standard input", sys.stdin.buffer, 0, partial(_key, identity))
+        yield from_urls("the standard input", sys.stdin.buffer, 0, partial(_parse, identity))
     else:
         with Path(opts.from_urls).open("rb") as file:
             total = sum(1 for _ in file)
             file.seek(0)
-            yield from_urls(f"the file {opts.from_urls!r}", file, total, partial(_key, identity))
+            yield from_urls(f"the file {opts.from_urls!r}", file, total, partial(_parse, identity))
 
 
-def _key(identity: Identity, url: str) -> Key:
-    """Return the window and the fingerprint of a URL."""
-    found = identity.key(Request(checked_url(url)))
-    if found[0] == RUN:
-        raise ConfigurationError("Each run crawls it")
-    return found
+def _parse(identity: Identity, text: str) -> Key | str:
+    """Return the window and the fingerprint of a URL; the text, if no run remembers it."""
+    with suppress(ConfigurationError):
+        found = identity.key(Request(checked_url(text)))
+        return text if found[0] == RUN else found
+    return text

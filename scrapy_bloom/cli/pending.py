@@ -19,7 +19,7 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.cli.output import minute, plural, quoted, report, without_credentials
+from scrapy_bloom.cli.output import minute, plural, report, without_credentials
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.cli.stored import Found, StoredFilter
 from scrapy_bloom.crawl.request_codec import MAX_LENGTH
@@ -35,13 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
     parser.add_argument("--failed", action="store_true", help="list only pages that failed")
     text = "list at most N requests (default 100, 0 lists all)"
-    parser.add_argument("--limit", metavar="N", type=_number, default=100, help=text)
-
-
-def _number(text: str) -> int:
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{quoted(text)} isn't a number. Write 500, or 0 for all")
+    parser.add_argument("--limit", metavar="N", type=int, default=100, help=text)
 
 
 def run(settings: Settings, opts: argparse.Namespace) -> bool:
@@ -76,21 +70,16 @@ def list_pending(
         limit: rows at most; 0 for all.
     """
     counts, by_arguments = Counter[bool](), Counter[str]()
-    found = _counted(stored.scan(spider), counts, by_arguments, failed)
-    first = nsmallest(limit or maxsize, found, key=lambda one: (one[1].owner, one[1].time))
-    rows = list(_rows(stored, spider, first))
-    return rows, counts, by_arguments
 
+    def count() -> Iterator[Found]:
+        for block, claim in stored.scan(spider):
+            counts[claim.has_failed] += 1
+            by_arguments[claim.arguments or ""] += 1
+            if claim.has_failed or not failed:
+                yield block, claim
 
-def _counted(
-    claims: Iterator[Found], counts: Counter[bool], by_arguments: Counter[str], only: bool
-) -> Iterator[Found]:
-    """Count claims, and yield all, or only those that failed."""
-    for block, claim in claims:
-        counts[claim.has_failed] += 1
-        by_arguments[claim.arguments or ""] += 1
-        if claim.has_failed or not only:
-            yield block, claim
+    first = nsmallest(limit or maxsize, count(), key=lambda one: (one[1].owner, one[1].time))
+    return list(_rows(stored, spider, first)), counts, by_arguments
 
 
 def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from scrapy import Spider
@@ -25,32 +24,25 @@ _HOST = r"(?:[^\s/?#\[\]@]+|\[[0-9a-f:.]+\](?::[0-9]+)?)"
 _URL = re.compile(rf"https?://(?:[^\s/?#]*@)?{_HOST}(?:[/?#]\S*)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
 class Target:
     """A spider and its filter.
 
     Args:
-        crawler: has the spider's class and settings; it never crawls.
-        settings: ours.
         spider: the spider's name; "" if none is named.
+        crawler: has the spider's class and settings; it never crawls.
+
+    Attributes:
+        settings: ours.
         bare: the spider, which isn't initialized, because it may need arguments.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
     """
 
-    crawler: Crawler
-    settings: BloomSettings
-    spider: str
-    bare: Spider
-
-    @classmethod
-    def of(cls, name: str, crawler: Crawler) -> "Target":
-        """Read the settings of a spider.
-
-        Raises:
-            ConfigurationError: one is wrong.
-        """
-        spider = crawler.spidercls
-        own = BloomSettings.read(crawler.settings, name or "spider")
-        return cls(crawler, own, name, spider.__new__(spider))
+    def __init__(self, spider: str, crawler: Crawler) -> None:
+        self.spider, self.crawler = spider, crawler
+        self.settings = BloomSettings.read(crawler.settings, spider or "spider")
+        self.bare = crawler.spidercls.__new__(crawler.spidercls)
 
     @property
     def is_known(self) -> bool:
@@ -126,22 +118,13 @@ def crawlers(settings: Settings, opts: argparse.Namespace) -> Iterator[tuple[str
         yield name, crawler
 
 
-def targets(settings: Settings, opts: argparse.Namespace) -> list[Target]:
-    """Return the spider that the options name, or all spiders of the project.
-
-    Raises:
-        ConfigurationError: there is none, or a setting is wrong.
-    """
-    return [Target.of(name, crawler) for name, crawler in crawlers(settings, opts)]
-
-
 def target(settings: Settings, opts: argparse.Namespace) -> Target:
     """Return the spider that the options name, or the only one.
 
     Raises:
         ConfigurationError: there are several, or none; or a setting is wrong.
     """
-    found = targets(settings, opts)
+    found = [Target(*one) for one in crawlers(settings, opts)]
     if len(found) > 1:
         names = ", ".join(one.spider for one in found)
         raise ConfigurationError(f"There are several spiders. Choose one of {names} with --spider")
@@ -150,12 +133,9 @@ def target(settings: Settings, opts: argparse.Namespace) -> Target:
 
 def filters(settings: Settings, opts: argparse.Namespace, *, every: bool) -> Iterator[StoredFilter]:
     """Yield the filters of the chosen spiders, or all on their servers; tell which are missing."""
-    seen = set()
-    for one in targets(settings, opts):
-        place = one.settings.redis_url, "" if every else one.settings.key
-        if place in seen:
-            continue
-        seen.add(place)
+    found = [Target(*one) for one in crawlers(settings, opts)]
+    unique = {(one.settings.redis_url, "" if every else one.settings.key): one for one in found}
+    for one in unique.values():
         with one.server() as server:
             keys = [one.settings.key]
             if every and not (keys := filter_keys(server.bloom.client, server.label)):

@@ -60,13 +60,11 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     if opts.callback and not opts.urls:
         raise ConfigurationError("--callback needs URLs, as pages that failed keep their own")
     chosen = target(settings, opts)
-    if type(chosen.bare) is Spider:
+    if not chosen.is_known:
         raise ConfigurationError("recrawl needs the spider's code. Run it in your Scrapy project")
     if not chosen.settings.makes_claims:
         raise ConfigurationError('recrawl needs BLOOM_REMEMBER = "crawled" or "delivered". Set it')
     urls, spider = read_urls(opts.urls), chosen.spider
-    if urls:
-        _check_callback(chosen.bare, opts.callback)
     with chosen.connect() as stored:
         found = dict(_requests(chosen, stored, urls, opts.callback))
         requests = {place: text for place, (_, text) in found.items()}
@@ -93,33 +91,24 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
     return True
 
 
-def _check_callback(spider: Spider, callback: str | None) -> None:
-    """Make sure that the spider has the method that gets the pages."""
-    hint = "Name the method that gets these pages, for example --callback parse_item"
-    if callback in (None, "parse") and type(spider).parse is Spider.parse:
-        raise ConfigurationError(f"spider {spider.name!r} has no method parse. {hint}")
-    try:
-        request_codec.load(_text("https://example.com", callback), spider)
-    except ValueError:
-        text = f"--callback {quoted(callback)} isn't a method of spider {spider.name!r}"
-        raise ConfigurationError(f"{text}. {hint}") from None
-
-
-def _text(url: str, callback: str | None) -> str:
-    """Return the request of a URL as it's stored."""
-    # With dont_filter it follows a redirect, although the target is nearly always remembered.
-    fields = {"url": url, "dont_filter": True, **({"callback": callback} if callback else {})}
-    return json.dumps(fields, separators=(",", ":"))
-
-
 def _requests(
     chosen: Target, stored: StoredFilter, urls: Sequence[str], callback: str | None
 ) -> Iterator[tuple[tuple[int, str], tuple[str, str]]]:
     """Yield for each URL the block and field of its claim, and the URL with its request."""
-    identity = chosen.identity()
+    identity, spider = chosen.identity(), chosen.bare
+    hint = "Name the method that gets these pages, for example --callback parse_item"
+    if urls and callback in (None, "parse") and type(spider).parse is Spider.parse:
+        raise ConfigurationError(f"spider {spider.name!r} has no method parse. {hint}")
+    # With dont_filter it follows a redirect, although the target is nearly always remembered.
+    fields = {"dont_filter": True, **({"callback": callback} if callback else {})}
     for url in urls:
-        text = _text(url, callback)
-        window, item = identity.key(request_codec.load(text, chosen.bare))
+        text = json.dumps({"url": url, **fields}, separators=(",", ":"))
+        try:
+            request = request_codec.load(text, spider)
+        except ValueError:
+            text = f"--callback {quoted(callback)} isn't a method of spider {spider.name!r}"
+            raise ConfigurationError(f"{text}. {hint}") from None
+        window, item = identity.key(request)
         if window == RUN:
             text = f"{quoted(url)} has the window {RUN!r}, so each run crawls it"
             raise ConfigurationError(f"{text}. Leave it out, or change BLOOM_RECRAWL_RULES")

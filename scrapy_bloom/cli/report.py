@@ -15,10 +15,9 @@ from string import Template
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.info import window_info, window_rows
-from scrapy_bloom.cli.output import minute, plural, quoted, rate, size
+from scrapy_bloom.cli.output import minute, plural, rate, size
 from scrapy_bloom.cli.pending import list_pending
 from scrapy_bloom.cli.project import filters
 from scrapy_bloom.cli.stored import StoredFilter
@@ -51,13 +50,8 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         time=minute(int(time.time())),
         sections="".join(f"<section>{text}</section>" for _, text in shown),
     )
-    try:
-        # Keys may have bytes that aren't text.
-        Path(opts.file).write_bytes(page.encode(errors="backslashreplace"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        text = f"{quoted(opts.file)} can't be written ({reason})"
-        raise ConfigurationError(f"{text}. Name a file in a directory that exists") from None
+    # Keys may have bytes that aren't text.
+    Path(opts.file).write_bytes(page.encode(errors="backslashreplace"))
     text = f"{opts.file}: {plural(len(shown), 'filter')}"
     output.report(opts, {"file": opts.file, "filters": len(shown)}, [], text)
     return True
