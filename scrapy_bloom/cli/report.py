@@ -78,7 +78,7 @@ def _section(stored: StoredFilter) -> Iterator[str]:
     most = max([1, *(part.count for one in windows.values() for part in one.generations)])
     for name, window in windows.items():
         yield f"<h3>Window {escape(name)}: {escape(str(window.schedule))}</h3>"
-        yield f"<p>Error rate {rate(window.error_rate)}, {plural(window.count, 'URL')}</p>"
+        yield f"<p>Error rate {escape(rate(window.error_rate))}, {plural(window.count, 'URL')}</p>"
         generations = [row for row in window_rows(stored, name) if row["generation"] != "all"]
         yield from _table(GENERATIONS, [{**row, "": row["urls"] / most} for row in generations])
     shown = f" pages, {len(rows):,} of {failed:,}" if failed > len(rows) else ""
