@@ -169,7 +169,8 @@ class Leftovers:
         if engine.is_closing or not (is_turn or (self.is_next and engine.has_room())):
             return False
         if self._waiting and self._left is None:
-            self._context.monitor.picking_up(self._waiting)
+            text = "Bloom filter: picks up %s pending requests that earlier runs or failures left"
+            logger.info(text, f"{self._waiting:,}")
             self._waiting, self._left = 0, self._find()
         if self._left is None:
             return False

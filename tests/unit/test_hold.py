@@ -33,7 +33,7 @@ def test_pages_wait_for_ever_for_a_file_that_a_full_disk_may_have_cut_off(is_dam
     page, arrived = Page({}), list[Page]()
     storage = SimpleNamespace(store=lambda _: None)
     slot: Any = SimpleNamespace(start_exporting=lambda: None, storage=storage, file="is open")
-    feeds: Any = SimpleNamespace(taking=[page], pages=SimpleNamespace(arrived=arrived.append))
+    feeds: Any = SimpleNamespace(taking=[page], endings=SimpleNamespace(arrived=arrived.append))
     file = _File(slot, feeds)
     slot.start_exporting()
     file.is_damaged = is_damaged
