@@ -32,7 +32,7 @@ def test_any_node_that_answers_is_enough(
     first, second, third = (node.port for node in nodes)
     use(f"redis+cluster://127.0.0.1:{first},127.0.0.1:{second}")
     use(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{third}/0")
-    with refused("can't be reached. Start it, or correct its address"):
+    with refused("can't be reached. Start it, or correct `url`"):
         connect(f"redis+cluster://u:{SECRET}@127.0.0.1:{free_port()}")
     with refused("isn't a cluster. Use redis://host:port"):
         connect(f"redis+cluster://127.0.0.1:{server.port}")

@@ -147,7 +147,7 @@ def explanation(url: str, **params: Any) -> str:
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    away = "can't be reached. Start it, or correct its address"
+    away = "can't be reached. Start it, or correct `url`"
     assert away in explanation(f"redis://:{SECRET}@127.0.0.1:{free_port()}/3")
     assert away in explanation(f"unix://{tmp_path}/s?password={SECRET}")
     assert "can't be resolved. Correct its host" in explanation("redis://no-such-host.invalid")
@@ -174,7 +174,7 @@ def test_a_server_that_was_there_has_stopped_answering(any_binary: str) -> None:
 
 def test_what_a_server_refuses(any_binary: str) -> None:
     with Server(any_binary, "--requirepass", SECRET) as guarded:
-        rejects = "rejects the user or the password. Correct them in the address"
+        rejects = "rejects the user or the password. Correct them in `url` or"
         assert rejects in explanation(guarded.url)
         assert rejects in explanation(guarded.url, password=f"{SECRET}x")
         with guarded.client(password=SECRET) as client:

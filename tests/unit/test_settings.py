@@ -301,10 +301,9 @@ def test_an_error_in_an_address_names_the_setting_it_comes_from() -> None:
 
 
 def test_errors_of_the_library_name_settings() -> None:
-    message = in_settings("`blocks` = 7 can't be changed. Remove `blocks`, or choose another `key`")
-    assert message == (
-        "BLOOM_BLOCKS = 7 can't be changed. Remove BLOOM_BLOCKS, or choose another BLOOM_KEY"
-    )
+    text = "`blocks`, `url` and `window`, but not `chmod` or `ring`"
+    named = "BLOOM_BLOCKS, BLOOM_REDIS_URL and BLOOM_RECRAWL_AFTER, but not `chmod` or `ring`"
+    assert in_settings(text) == named
 
 
 # -- the page of the reference --

@@ -120,7 +120,7 @@ def _split(url: str) -> tuple[SplitResult, str]:
         near = get_close_matches(url.partition(":")[0].lower(), ["embedded"])
         scheme = "unix://" if host.startswith("/") else "redis://"
         fixed = "embedded:" if near else f"{scheme}{user}{host}"
-        raise ConfigurationError(f'The server\'s address has no scheme. Write "{fixed}"')
+        raise ConfigurationError(f'`url` has no scheme. Write "{fixed}"')
     if parts.scheme not in SCHEMES:
         near = get_close_matches(parts.scheme, [*SCHEMES, "embedded"], 1)
         fix = f"Did you mean {near[0]}?" if near else FORMS
@@ -154,11 +154,11 @@ def _chosen(kind: str, scheme: str, given: dict[str, Any]) -> tuple[dict[str, An
             near = get_close_matches(name, known, 1)
             fix = f"Did you mean {near[0]}?" if near else "Remove it."
             raise ConfigurationError(
-                f"The server's arguments have {name!r:.60}, which can't be set here. {fix}"
+                f"`url` or `params` has {name!r:.60}, which can't be set here. {fix}"
             )
         if short.startswith("ssl_") and short == name and scheme != "rediss":
             raise ConfigurationError(
-                f"The server's arguments have {name}, but its address isn't one for TLS. "
+                f"`url` or `params` has {name}, but `url` isn't an address for TLS. "
                 "Use rediss://, or the argument ssl = True"
             )
         if short in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
@@ -175,7 +175,7 @@ def _is_on(name: str, value: object) -> bool:
     if (flag := value.strip().lower() if isinstance(value, str) else value) in (*_ON, *_OFF):
         return flag in _ON
     raise ConfigurationError(
-        f"The server's argument {name} = {value!r:.60} can't be used. Use True for TLS, or False"
+        f"In `url` or `params`, {name} = {value!r:.60} can't be used. Use True for TLS, or False"
     )
 
 
@@ -185,7 +185,7 @@ def _check_file(name: str, path: object) -> None:
             pass
     except (OSError, TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"The server's argument {name} = {path!r:.200} can't be read ({error}). Give a PEM file"
+            f"In `url` or `params`, {name} = {path!r:.200} can't be read ({error}). Give a PEM file"
         ) from None
 
 
@@ -193,4 +193,4 @@ def _wrong(url: str, problem: str) -> ConfigurationError:
     """Return an error that shows of an address no more than its scheme."""
     scheme = re.match(r"[\w+.-]*://", url)
     shown = f" {scheme[0]}..." if scheme else ""
-    return ConfigurationError(f"The server's address{shown} {problem}")
+    return ConfigurationError(f"`url`{shown} {problem}")
