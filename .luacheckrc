@@ -10,15 +10,15 @@ for _, name in ipairs({"counters", "layers", "ring", "server"}) do
 end
 files["**/lua/*.lua"] = {
   read_globals = {
+    -- the number of arguments with names
+    "NAMED",
     -- ring
-    "MAX_FIELDS", "answer", "call", "expire", "ring",
+    "MAX_FIELDS", "answer", "call", "expire", "name_of", "ring",
     -- layers
     "bits", "capacity", "counter", "current", "ends", "format", "groups", "judge_all", "k", "layers", "lost",
     "offsets_in", "packed", "seen_from", "unpacked", "width", "window", "written",
     -- counters
     "counters", "get",
-    -- server
-    "known",
   },
   globals = {"at", "count", "has"},
 }

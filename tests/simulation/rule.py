@@ -12,11 +12,14 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from scrapy_bloom.bloom.protocol import scripts
 from simulation.site import ROOT, Site, short
 from simulation.world import FLUSH, URL, Words, World
 
 #: How the fields of claims begin whose requests aren't looked up.
 ONCE = b"once:".hex()
+#: The script that records pages, without and with a check of the server's process.
+CONFIRM = [scripts.load("confirm", on_known_server=known) for known in (False, True)]
 
 
 class Rule:
@@ -65,12 +68,13 @@ class Rule:
         """Note where pages are recorded, and yield those that were new."""
         if not isinstance(reply, list) or reply[0] != b"ok":
             return
-        keys, own = words[3 : 3 + words[2]], words[3 + words[2] :]
+        keys, script = words[3 : 3 + words[2]], next(one for one in CONFIRM if words[1] in one)
+        own = dict(zip(script.arguments, words[3 + len(keys) :], strict=False))
         # As lua/layers.lua has it: the offsets of each URL in the first bitmap that is written.
-        count, group, offsets, sizes = own[2], own[3][0], own[4], own[5]
+        count, group, offsets = own["hashes"], own["groups"][0], own["offsets"]
         for place, (url, verdict) in enumerate(zip(urls, reply[1].decode(), strict=True)):
             if verdict == "1":
-                at = 4 * count * (place * sizes + group)
+                at = 4 * count * (place * own["sizes"] + group)
                 self._recorded[url].append((keys[1], struct.unpack_from(f"<{count}I", offsets, at)))
                 yield url
 

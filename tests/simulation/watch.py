@@ -9,7 +9,7 @@ by luck, its page is found again.
 from collections.abc import Sequence
 from typing import Any
 
-from scrapy_bloom.bloom.protocol import claims
+from scrapy_bloom.bloom.protocol import claims, scripts
 from scrapy_bloom.crawl.workers import Worker
 from simulation.kinds import Kind
 from simulation.process import owner_of
@@ -82,7 +82,9 @@ class Watch:
         """Return the fields of claims whose requests have come out of a queue that all use."""
         if self._world.script_of(words) != "take":
             return ()
-        pairs = words[6:]  # after the key, the owner and the nonce, as lua/take.lua has it
+        pairs = words[
+            4 + len(scripts.load("take").arguments) :
+        ]  # after the key, and those with names
         return [field for field, source in zip(pairs[::2], pairs[1::2], strict=True) if not source]
 
     def _check_end(self, name: str, field: str, claim: Claim, *, is_settled: bool) -> None:

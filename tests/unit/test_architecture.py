@@ -159,6 +159,14 @@ def test_each_script_says_what_its_keys_arguments_and_reply_are(path: Path) -> N
     assert "KEYS" in text or path.stem in ("ring", "server", "counters")
 
 
+@pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
+def test_each_script_names_the_arguments_that_it_uses_by_name(path: Path) -> None:
+    text = path.read_text("utf-8")
+    named = re.findall(r"^-- ARGV\.(\w+)", text, re.MULTILINE)
+    code = re.sub("--.*", "", text)
+    assert sorted(named) == sorted(set(re.findall(r"ARGV\.(\w+)", code)))
+
+
 def test_nothing_swallows_the_cancellation_of_a_task() -> None:
     """Before Python 3.12, ``wait_for`` may, and then a second Ctrl-C would not end the process."""
     assert [module for module, source in SOURCES.items() if "wait_for(" in source] == []

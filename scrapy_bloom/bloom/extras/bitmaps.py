@@ -105,7 +105,7 @@ def _install(session: Session, part: str, spec: Spec, rings: Sequence[Ring]) -> 
                 expires.append(layer.key_expires)
         words = [word for pair in fields.items() for word in pair]
         keys = [session.keys.ring(block), *keys]
-        (answer,) = yield [call("install", (*keys,), outlives(expires), *expires, *words)]
+        (answer,) = yield [call("install", keys, *expires, *words, expires=outlives(expires))]
         if version not in answer.fields.values():
             raise in_use(session)
 

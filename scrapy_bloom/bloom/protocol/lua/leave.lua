@@ -1,9 +1,9 @@
 -- leave: free the claims of one block that nobody will settle: any link gets them, or a later run.
 -- KEYS[1]   HASH  the claims, as in claim.lua
--- ARGV[1..] per claim: field, and its owner. Without a request it ends, or with one that is too long.
+-- ARGV[..] per claim: field, and its owner. Without a request it ends, or with one that is too long.
 -- Reply     {"ok", verdicts}  "1" it waits now, "2" it has ended, "0" it has another owner
 local MAX_LENGTH, now, verdicts = 65536, call('TIME')[1], {}
-for i = 1, #ARGV, 2 do
+for i = NAMED + 1, #ARGV, 2 do
   local claim, verdict = call('HGET', KEYS[1], ARGV[i]), '0'
   local owner, attempts, request = string.match(claim or '', '^(%S+) %S+ %d+ (%d+) (.*)$')
   if owner == ARGV[i + 1] and (request == '' or #request > MAX_LENGTH) then
