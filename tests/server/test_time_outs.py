@@ -25,7 +25,8 @@ from support.servers import Server
 
 from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
 from scrapy_bloom.bloom.client.connect import connect
-from scrapy_bloom.bloom.client.transport import PART_BYTES, AsyncTransport, Transport
+from scrapy_bloom.bloom.client.pools import PART_BYTES
+from scrapy_bloom.bloom.client.transport import AsyncTransport, Transport
 from scrapy_bloom.bloom.errors import NotReadyError, StorageError
 from scrapy_bloom.bloom.protocol.scripts import Call
 

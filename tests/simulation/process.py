@@ -29,7 +29,7 @@ from scrapy.utils.asyncio import AsyncioLoopingCall
 
 from scrapy_bloom.bloom.client import transport
 from scrapy_bloom.bloom.client.connect import Connection
-from scrapy_bloom.bloom.client.transport import AsyncTransport, Transport
+from scrapy_bloom.bloom.client.pools import AsyncPools, Pools, Sending
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.protocol import claims
 from scrapy_bloom.crawl import server, workers
@@ -234,8 +234,8 @@ def owner_of(claim: str | bytes) -> str:
     return text.partition(" ")[0].partition(".")[0]
 
 
-def _commands(calls: Any, by_text: bool) -> list[Any]:
-    return [one.by_text if by_text else one.command for one in calls]
+def _commands(sending: Sending) -> list[Any]:
+    return [one.by_text if sending.by_text else one.command for one in sending.calls]
 
 
 def _exchange(client: _Client, commands: Any) -> list[Any]:
@@ -358,19 +358,15 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
         client, other = _Client(world, process.name), _AsyncClient(world, process.name)
         return Connection(client, "simulated", lambda: other)
 
-    really = Transport._exchange
+    really = Pools.exchange
 
-    def exchange(
-        one: Transport, calls: Any, deadline: float, *, by_text: bool = False
-    ) -> list[Any]:
+    def exchange(one: Pools, sending: Sending, deadline: float) -> list[Any]:
         if not isinstance(one.client, _Client):  # the oracle's
-            return really(one, calls, deadline, by_text=by_text)
-        return _exchange(one.client, _commands(calls, by_text))
+            return really(one, sending, deadline)
+        return _exchange(one.client, _commands(sending))
 
-    async def exchange_async(
-        one: AsyncTransport, calls: Any, *, by_text: bool = False
-    ) -> list[Any]:
-        return await _exchange_async(one.client, _commands(calls, by_text))
+    async def exchange_async(one: AsyncPools, sending: Sending) -> list[Any]:
+        return await _exchange_async(one.client, _commands(sending))
 
     async def in_thread(blocking: Any, *args: Any) -> Any:
         return blocking(*args)
@@ -394,8 +390,8 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
             if id(value) in instead
         ),
         (server, "connect", connect),
-        (Transport, "_exchange", exchange),
-        (AsyncTransport, "_exchange", exchange_async),
+        (Pools, "exchange", exchange),
+        (AsyncPools, "exchange", exchange_async),
         (Worker, "own", own),
         (workers, "_place", lambda: world.place),
         (workers, "os", SimpleNamespace(getpid=lambda: int(world.process.name[1:]))),
