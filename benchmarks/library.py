@@ -25,6 +25,7 @@ from benchmarks.contestants import (
 from benchmarks.found import Found, Size, counted, ratio
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.claims import Claims
+from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.workers import Worker
 
 #: Items in a batch. A page has some 30 links.
@@ -157,13 +158,13 @@ def run_heartbeats(size: Size) -> Found:
     with started() as server, server.client() as client:
         for count in WORKERS:
             bloom = BloomFilter(client, f"workers-{count}")
-            claims = Claims(bloom.session, "bench")
+            workers = Workers(Claims(bloom.session, "bench"))
             members = [Worker.own("-", "group").member for _ in range(count)]
             for member in members:
-                bloom.run(claims.beat(member, LIFE))
+                bloom.run(workers.beat(member, LIFE))
             client.config_resetstat()
             for number in range(beats):
-                bloom.run(claims.beat(members[number % count], LIFE))
+                bloom.run(workers.beat(members[number % count], LIFE))
             costs.append(counted(server_microseconds(client) / beats))
     title = f"Server's µs for a heartbeat, with {WORKERS[0]}, {WORKERS[1]} and {WORKERS[2]} workers"
     return Found([(title, ", ".join(costs), "")])

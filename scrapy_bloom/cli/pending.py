@@ -19,6 +19,7 @@ from typing import Any
 
 from scrapy.settings import Settings
 
+from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.cli.output import minute, plural, report, without_credentials
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.cli.stored import Found, StoredFilter
@@ -87,7 +88,7 @@ def _rows(stored: StoredFilter, spider: str, found: Sequence[Found]) -> Iterator
     own = stored.claims(spider)
     saved = [(block, claim.field) for block, claim in found if claim.length <= MAX_LENGTH]
     requests = stored.bloom.run(own.find(saved))
-    now, entries = stored.bloom.run(own.workers())
+    now, entries = stored.bloom.run(Workers(own).living())
     known = [(one, until) for text, (until, _) in entries.items() if (one := Worker.parse(text))]
     living = {one.id: one.shown for one, until in known if one.lives(until, now)}
     queues = {one.queue for one, _ in known}

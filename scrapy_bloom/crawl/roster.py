@@ -3,6 +3,7 @@
 import time
 from typing import NamedTuple
 
+from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.workers import Worker
 
@@ -43,7 +44,8 @@ class Roster:
     """
 
     def __init__(self, context: Context) -> None:
-        self._server, self._claims, self._me = context.server, context.claims, context.me
+        self._server, self._me = context.server, context.me
+        self._workers = Workers(context.claims)
         self._heartbeat = context.settings.heartbeat
         self.now, self.next_beat, self.is_idle = 0, 0.0, False
         self.others: dict[str, Other] = {}
@@ -56,7 +58,7 @@ class Roster:
         pause *= max(1.0, len(self.others) / MANY_WORKERS)
         self.next_beat = time.monotonic() + min(pause, self._heartbeat)
         known, before = self.others.keys(), self.alive
-        beat = self._claims.beat(self._me.member, self._me.life, is_idle=self.is_idle)
+        beat = self._workers.beat(self._me.member, self._me.life, is_idle=self.is_idle)
         self.now, entries = await self._server.run(beat)
         workers = {member: Worker.parse(member) for member in entries}
         self.others = {
@@ -74,7 +76,7 @@ class Roster:
 
     async def leave(self) -> None:
         """Remove this worker's entry: its claims are free."""
-        await self._server.run(self._claims.beat(self._me.member, 0))
+        await self._server.run(self._workers.beat(self._me.member, 0))
 
     def owners(self) -> set[str]:
         """Return whose claims aren't free: those of workers that live, and of their queues.

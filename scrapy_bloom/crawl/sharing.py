@@ -7,6 +7,7 @@ them out. A share that is lost with its worker is found by the last scan of each
 
 from scrapy_bloom.bloom.protocol.claims import StoredClaim
 from scrapy_bloom.bloom.protocol.session import Key
+from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.offers import Offers
 
@@ -26,7 +27,8 @@ class Sharing:
     """
 
     def __init__(self, context: Context, offers: Offers) -> None:
-        self._server, self._claims, self._me = context.server, context.claims, context.me
+        self._server, self._me = context.server, context.me
+        self._workers = Workers(context.claims)
         self._engine, self._local, self._monitor = context.engine, context.local, context.monitor
         self._offers = offers
         self.is_on = bool(context.me.group)
@@ -37,13 +39,13 @@ class Sharing:
         spare = (queued + 1) // 2 if queued > self._engine.downloads_at_a_time else 0
         if not idle or not spare or self._engine.is_closing:
             return
-        if await self._server.run(self._claims.count_shares(self._me.group)):
+        if await self._server.run(self._workers.count_shares(self._me.group)):
             return
         given, freed = self._offers.queue.give(min(spare, MAX_GIVEN)), set[Key]()
         if not given:
             return
         try:  # a claim that is not written yet, or that the server has lost, stays here
-            give = self._claims.give([*given], self._me.id, self._me.group, idle)
+            give = self._workers.give([*given], self._me.id, self._me.group, idle)
             freed = await self._server.run(give)
         finally:
             for key, request in given.items():
@@ -59,4 +61,4 @@ class Sharing:
         """Return the claims of a share, by blocks."""
         if self._engine.is_closing:
             return {}
-        return await self._server.run(self._claims.receive(self._me.group))
+        return await self._server.run(self._workers.receive(self._me.group))

@@ -45,7 +45,8 @@ def test_a_crawl_that_is_killed_and_all_commands_work(own_server: Server, tmp_pa
 
 def test_each_command_is_one_that_a_script_or_the_client_uses() -> None:
     folder = Path(str(sys.modules[scripts.__name__].__file__)).parent
-    text = "".join(p.read_text() for p in (*folder.glob("lua/*.lua"), folder / "claims.py"))
+    own = (folder / "claims.py", folder / "workers.py")
+    text = "".join(path.read_text() for path in (*folder.glob("lua/*.lua"), *own))
     called = {name.lower() for name in re.findall(r"""['"]([A-Z_]{3,})['"]""", text)}
     assert COMMANDS - called == {"eval", "evalsha"}
     assert {*doctor.COMMANDS.split(), "eval", "evalsha"} == COMMANDS

@@ -53,14 +53,14 @@ GIVING = (
     """
 import time
 from pathlib import Path
-from scrapy_bloom.bloom.protocol.claims import Claims
+from scrapy_bloom.bloom.protocol.workers import Workers
 """
     + SPIDER
     + """
     @classmethod
     def from_crawler(cls, crawler):
         if mark := crawler.settings["MARK"]:
-            Claims.give = lambda *_: wait(Path(mark))
+            Workers.give = lambda *_: wait(Path(mark))
         return super().from_crawler(crawler)
 
 def wait(mark):

@@ -316,7 +316,7 @@ def test_a_full_server_notes_how_pages_end(server: Server, spider: Spider) -> No
         stored = spider.stored()
         assert spider.leave(stored[items[3].hex()]) == 0
         spider.take(stored[items[4].hex()], owner=THEIRS)
-        spider.run(spider.claims.beat("w1", 60))
+        spider.run(spider.workers.beat("w1", 60))
     waiting = {items[0]: FAILED, items[3]: FAILED}
     assert spider.owners() == waiting | {items[4]: THEIRS, items[5]: OURS}
 

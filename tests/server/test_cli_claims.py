@@ -13,6 +13,7 @@ from support.replicas import wait_for_link, with_replica
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS, NewClaim
+from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.request_codec import dump
 from scrapy_bloom.crawl.workers import Worker
 
@@ -23,7 +24,7 @@ def test_requests_are_listed_by_worker(shop: Call, bloom: BloomFilter, client: R
     """One that runs, one that has stopped, and a queue."""
     running, queue = Worker.own("-", life=60), Worker("w2", "elsewhere", 1, 1, "queue-1", "-", 60)
     for worker in (running, queue):
-        bloom.run(in_shop(bloom).beat(worker.member, 60))
+        bloom.run(Workers(in_shop(bloom)).beat(worker.member, 60))
     for owner, pages in ((running.id, PAGES[:2]), ("w9", PAGES[2:4]), ("queue-1", PAGES[4:5])):
         claim(bloom, pages, owner)
     with unchanged(client):
@@ -89,7 +90,7 @@ def test_a_worker_that_lived_before_the_clock_was_corrected_is_not_running(
     shop: Call, bloom: BloomFilter
 ) -> None:
     worker = Worker("w1", "elsewhere", 1, 1, "-", "-", 60)
-    bloom.run(in_shop(bloom).beat(worker.member, 3_600))
+    bloom.run(Workers(in_shop(bloom)).beat(worker.member, 3_600))
     claim(bloom, PAGES[:1])
     assert [row["state"] for row in shop("pending", "--json").json["rows"]] == ["waiting"]
 
@@ -133,7 +134,7 @@ def test_a_read_only_replica_lists_what_its_primary_has(call: Call, any_binary: 
             bloom = BloomFilter(client, KEY, blocks=3)
             worker = Worker("w1", "here", 7, 1, "-", "-", 60)
             claim(bloom, PAGES[:5], owner="w1")
-            bloom.run(in_shop(bloom).beat(worker.member, 60))
+            bloom.run(Workers(in_shop(bloom)).beat(worker.member, 60))
         wait_for_link(copy, primary)
         found = [
             call("pending", "--json", spiders=(Shop,), BLOOM_REDIS_URL=one.url)
@@ -146,7 +147,7 @@ def test_a_read_only_replica_lists_what_its_primary_has(call: Call, any_binary: 
 
 def test_absurd_claims(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """They can be stored, but no crawl writes them."""
-    bloom.run(in_shop(bloom).beat("w1 elsewhere 007 01 - - 060", 60))
+    bloom.run(Workers(in_shop(bloom)).beat("w1 elsewhere 007 01 - - 060", 60))
     absurd = {
         b"aa": b'w1 n 999999999999 1 {"url":"http://x/"}',
         b"bb": b"w1 n 1 1 [1]",

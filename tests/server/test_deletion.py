@@ -7,6 +7,7 @@ from redis import Redis
 from support.filters import URLS, add_to, at_round, small, with_windows
 
 from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
+from scrapy_bloom.bloom.protocol.workers import Workers
 
 pytestmark = pytest.mark.each_server(others="slow")
 
@@ -27,9 +28,9 @@ def test_a_deleted_filter_leaves_nothing_and_no_other_key_goes(client: Redis, ke
     bloom.run(bloom.session.enter("spider"))
     claims = Claims(bloom.session, "spider")
     bloom.run(claims.keep([NewClaim(("default", url.encode()), "n", "{}") for url in URLS], "w"))
-    bloom.run(claims.beat("w", 60))
-    bloom.run(claims.give([("default", URLS[0].encode())], "w", "g1", 1))
-    bloom.run(claims.give([("default", URLS[1].encode())], "w", "g:2", 1))
+    bloom.run(Workers(claims).beat("w", 60))
+    bloom.run(Workers(claims).give([("default", URLS[0].encode())], "w", "g1", 1))
+    bloom.run(Workers(claims).give([("default", URLS[1].encode())], "w", "g:2", 1))
     bloom.run(bloom.session.enter("second"))
     second = Claims(bloom.session, "second")
     bloom.run(second.keep([NewClaim(("default", b"a"), "n", "{}")], "w"))

@@ -14,6 +14,7 @@ from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.claims import NewClaim
 from scrapy_bloom.bloom.protocol.rings import OUTLIVES_SECONDS
 from scrapy_bloom.bloom.protocol.session import Key
+from scrapy_bloom.bloom.protocol.workers import Workers
 
 DAY = 86_400
 ITEMS = fingerprints(URLS)
@@ -31,6 +32,7 @@ class Use:
         self.bloom = self.filter()
         self.run = self.bloom.run
         self.claims = in_shop(self.bloom)
+        self.workers = Workers(self.claims)
 
     def filter(self, key: str = "shop:bloom", **options: Any) -> BloomFilter:
         return small(self.client, key, blocks=2, **{"window": self.window, **options})
@@ -74,10 +76,10 @@ OPERATIONS: dict[str, Callable[[Use], object]] = {
     "fail": lambda use: fail(use.bloom, URLS),
     "fail a lost claim": lambda use: use.run(use.claims.wait([NewClaim(KEYS[0], "why", "{}")])),
     "confirm": lambda use: use.claimed().run(use.claims.confirm(KEYS[:9], ["w1"])),
-    "give": lambda use: use.claimed().run(use.claims.give(KEYS, "w1", "group", 2)),
-    "beat": lambda use: use.run(use.claims.beat("w1", 60)),
-    "be idle": lambda use: use.run(use.claims.beat("w1", 60, is_idle=True)),
-    "end": lambda use: (OPERATIONS["beat"](use), use.run(use.claims.beat("w2", 0))),
+    "give": lambda use: use.claimed().run(use.workers.give(KEYS, "w1", "group", 2)),
+    "beat": lambda use: use.run(use.workers.beat("w1", 60)),
+    "be idle": lambda use: use.run(use.workers.beat("w1", 60, is_idle=True)),
+    "end": lambda use: (OPERATIONS["beat"](use), use.run(use.workers.beat("w2", 0))),
     "wait": lambda use: use.bloom.wait(0, 1),
     "the command recrawl": lambda use: use.call("recrawl", URLS[0]),
     "the command clear": lambda use: use.call("clear", "--yes"),

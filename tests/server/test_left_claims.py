@@ -121,7 +121,7 @@ def test_only_claims_of_the_owner_that_was_seen_are_freed(spider: Spider) -> Non
 @pytest.mark.each_server
 def test_workers_live_until_the_time_that_they_said(spider: Spider, client: Redis) -> None:
     def beat(worker: str, seconds: int) -> dict[str, int]:
-        now, workers = spider.run(spider.claims.beat(worker, seconds))
+        now, workers = spider.run(spider.workers.beat(worker, seconds))
         assert abs(now - client.time()[0]) <= 1
         return {name: until - now for name, (until, _) in workers.items()}
 
@@ -138,7 +138,7 @@ def test_workers_live_until_the_time_that_they_said(spider: Spider, client: Redi
 @pytest.mark.each_server
 def test_a_worker_says_whether_it_is_idle(spider: Spider) -> None:
     for is_idle in (True, False):
-        now, workers = spider.run(spider.claims.beat("one", 60, is_idle=is_idle))
+        now, workers = spider.run(spider.workers.beat("one", 60, is_idle=is_idle))
         assert workers == {"one": (now + 60, is_idle)}
 
 
@@ -146,30 +146,31 @@ def test_a_worker_says_whether_it_is_idle(spider: Spider) -> None:
 
 
 def test_claims_are_given_in_shares_and_each_is_received_once(spider: Spider) -> None:
-    claims, given = spider.claims, [A, B, b"d"]
+    workers, given = spider.workers, [A, B, b"d"]
     spider.claim(*given)
     spider.claim(C, owner=THEIRS)
-    assert spider.run(claims.give([*map(key, (*given, C))], OURS, "group", 2)) == {*map(key, given)}
+    keys = [*map(key, (*given, C))]
+    assert spider.run(workers.give(keys, OURS, "group", 2)) == {*map(key, given)}
     assert {*spider.owners().values()} == {"group", THEIRS}
-    assert spider.run(claims.count_shares("group")) == 2
+    assert spider.run(workers.count_shares("group")) == 2
     for items in (given[:2], given[2:]):
-        share = spider.run(claims.receive("group"))[0]
+        share = spider.run(workers.receive("group"))[0]
         assert spider.take(*share, owner=THEIRS) == {item.hex(): text_of(item) for item in items}
         assert spider.take(*share) == {}, "somebody has received it"
-    assert spider.run(claims.receive("group")) == {}
-    assert spider.run(claims.receive("another group")) == {}
+    assert spider.run(workers.receive("group")) == {}
+    assert spider.run(workers.receive("another group")) == {}
 
 
 @pytest.mark.parametrize("share", [b"\xff 0:ZZ 99999999:aa 0:" + b"a" * 500, b"0:0 " * 100_000])
 def test_a_share_that_is_damaged_is_empty(spider: Spider, client: Redis, share: bytes) -> None:
     client.rpush(SHARES, share)
-    assert spider.run(spider.claims.receive("group")) == {}
+    assert spider.run(spider.workers.receive("group")) == {}
 
 
 def test_a_huge_request_is_not_received(spider: Spider, client: Redis) -> None:
     client.hset(HASH, "aa", b"group n 1 0 " + b"x" * 100_000)
     client.rpush(SHARES, b"0:aa")
-    assert spider.take(*spider.run(spider.claims.receive("group"))[0]) == {"aa": ""}
+    assert spider.take(*spider.run(spider.workers.receive("group"))[0]) == {"aa": ""}
 
 
 # -- what others write. Servers differ in their hash tables, which scans walk over, in how they

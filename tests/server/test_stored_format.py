@@ -26,6 +26,7 @@ from scrapy_bloom import ArchiveError, BloomFilter, FilterMismatchError
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.spec import FORMAT
 from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim, StoredClaim
+from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.monitor import Monitor
 from scrapy_bloom.crawl.request_codec import dump
@@ -171,9 +172,9 @@ def test_keys_and_their_values(moved: MovedServer) -> None:
         bloom.run(claims.leave(0, [StoredClaim("06" * 20, "w1.a=1", "n1", 0, 0, 1)]))
         bloom.run(claims.keep([NewClaim(("default", b"x" * 33), "n3", "{}")], "q1.a=1"))
         bloom.run(claims.again({(0, "05" * 20): "{}"}))
-        bloom.run(claims.give(keys[3:4], "w1.a=1", "g1.a=1", 1))
+        bloom.run(Workers(claims).give(keys[3:4], "w1.a=1", "g1.a=1", 1))
         worker = Worker("w1.a=1", "place", 7, 99, "", "g1.a=1", 60)
-        bloom.run(claims.beat(worker.member, 60, is_idle=True))
+        bloom.run(Workers(claims).beat(worker.member, 60, is_idle=True))
         assert_recorded(stored(client), KEYS)
 
 

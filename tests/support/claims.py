@@ -6,6 +6,7 @@ from typing import Any
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim, StoredClaim
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
+from scrapy_bloom.bloom.protocol.workers import Workers
 
 OURS, THEIRS = "ours", "theirs"
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20
@@ -18,6 +19,7 @@ class Spider:
     def __init__(self, bloom: BloomFilter) -> None:
         self.bloom, self.run = bloom, bloom.run
         self.claims = Claims(bloom.session, "shop", 600)
+        self.workers = Workers(self.claims)
 
     def claim(
         self, *items: bytes, owner: str = OURS, nonce: str = "1", request: str | None = None
