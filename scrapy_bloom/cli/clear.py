@@ -13,6 +13,7 @@ import sys
 from scrapy.settings import Settings
 
 from scrapy_bloom.bloom.errors import ConfigurationError
+from scrapy_bloom.bloom.protocol import whole
 from scrapy_bloom.cli.output import plural, quoted, report
 from scrapy_bloom.cli.project import target
 
@@ -50,7 +51,7 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         if not opts.yes and not _agrees(f"Forget {text} of {stored}?"):
             return False
         if opts.pending:
-            stored.bloom.run(stored.claims(spiders[0]).clear())
+            stored.bloom.run(whole.drop_claims(stored.bloom.session, spiders[0]))
         else:
             stored.bloom.clear(opts.window)
     head = {**stored.head, "window": opts.window, "forgotten": count, "pending": pending}

@@ -17,6 +17,7 @@ from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.filter import BloomFilter
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.cli.output import plural, progress, quoted, report
 from scrapy_bloom.cli.project import Target, checked_url, target
@@ -74,7 +75,7 @@ def _filter(chosen: Target, server: Server) -> BloomFilter:
     with suppress(NoFilterError):
         windows = chosen.filter(server).schedules
         bloom = BloomFilter(bloom.client, bloom.key, label=bloom.label, windows=windows, **options)
-    bloom.run(bloom.session.enter(chosen.spider) if chosen.spider else bloom.session.open())
+    bloom.run(note_crawl(bloom.session, chosen.spider) if chosen.spider else bloom.session.open())
     return bloom
 
 

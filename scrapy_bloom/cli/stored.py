@@ -10,7 +10,9 @@ from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.model.ring import View
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.spec import Spec
+from scrapy_bloom.bloom.protocol import whole
 from scrapy_bloom.bloom.protocol.claims import Claims, StoredClaim
+from scrapy_bloom.bloom.protocol.notes import noted
 from scrapy_bloom.bloom.protocol.rings import DEFAULT, Operation, Place, parts
 from scrapy_bloom.bloom.protocol.scripts import Call, Reply
 from scrapy_bloom.bloom.protocol.session import Batch, Key, Verdict
@@ -53,8 +55,8 @@ class StoredFilter:
         self, client: Any, key: str, label: str, schedules: Mapping[str, Schedule]
     ) -> None:
         bloom = BloomFilter(client, key, label=label)
-        self.spiders, noted = bloom.run(bloom.session.noted())
-        self.schedules = {**noted, **schedules}
+        self.spiders, known = bloom.run(noted(bloom.session))
+        self.schedules = {**known, **schedules}
         self.bloom = BloomFilter(client, key, label=label, windows=self.schedules)
         self.views: dict[Place, View] = {}
         self.read()
@@ -86,7 +88,7 @@ class StoredFilter:
                 f"There is no filter {self.bloom.key!r} on {self.bloom.label}. Check --key, "
                 "--spider and BLOOM_REDIS_URL, or crawl something first"
             )
-        self.views = self.bloom.run(session.read())
+        self.views = self.bloom.run(whole.read(session))
 
     # -- remembered URLs --
 

@@ -33,6 +33,7 @@ from support.servers import Server
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.cli import output
 from scrapy_bloom.cli.command import COMMANDS
 
@@ -253,7 +254,7 @@ def test_clear_forgets_all_or_one_window(shop: Call, client: Redis) -> None:
     keys = [("1-day", item) for item in fingerprints(URLS[1:3])]
     bloom.run(bloom.session.add(keys))
     claim(bloom, URLS[3:4])
-    bloom.run(bloom.session.enter("another"))
+    bloom.run(note_crawl(bloom.session, "another"))
     spec = bloom.open()
     done = shop("clear", "--window", "1-day", "--yes", **settings)
     assert done.out.endswith(": 2 URLs in the window '1-day' forgotten\n")
@@ -272,7 +273,7 @@ def test_clear_may_drop_what_is_pending_for_one_spider_and_forget_nothing(
     bloom.extend(fingerprints(URLS[:2]))
     claim(bloom, URLS[2:5])
     fail(bloom, URLS[5:6])
-    bloom.run(bloom.session.enter("own"))
+    bloom.run(note_crawl(bloom.session, "own"))
     key = ("default", fingerprints(URLS[6:7])[0])
     bloom.run(Claims(bloom.session, "own").claim([NewClaim(key, "-", "")], "w2"))
     project = {"spiders": (Shop, Own), "BLOOM_REDIS_URL": server.unix_url}

@@ -13,6 +13,7 @@ from support.replicas import wait_for_link, with_replica
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS, NewClaim
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.request_codec import dump
 from scrapy_bloom.crawl.workers import Worker
@@ -118,7 +119,7 @@ def test_a_page_that_was_given_up_has_no_next_try(shop: Call, bloom: BloomFilter
 
 
 def test_requests_of_other_spiders_are_not_listed(shop: Call, bloom: BloomFilter) -> None:
-    bloom.run(bloom.session.enter("other"))
+    bloom.run(note_crawl(bloom.session, "other"))
     claim(bloom, PAGES[:1])
     assert shop("pending", "--json").json["pending"] == 1
     given: dict[str, Any] = {"spiders": (), "SPIDER_MODULES": []}

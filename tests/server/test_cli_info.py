@@ -15,6 +15,7 @@ from support.servers import Server
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.cli.stored import StoredFilter
 
 DAY = {"1-day": Schedule.of("1 day")}
@@ -60,7 +61,7 @@ def test_pending_and_failed_requests_are_counted(shop: Call, bloom: BloomFilter)
     """Those of all spiders."""
     claim(bloom, URLS[:3])
     fail(bloom, URLS[3:5])
-    bloom.run(bloom.session.enter("zoo"))
+    bloom.run(note_crawl(bloom.session, "zoo"))
     (head,) = shop("info", "--json").json["filters"]
     assert (head["filter"], head["pending"], head["failed"]) == (KEY, 5, 2)
     assert shop("info").out.endswith(": 5 pending requests, 2 of them failed\n")
@@ -69,7 +70,7 @@ def test_pending_and_failed_requests_are_counted(shop: Call, bloom: BloomFilter)
 def test_all_filters_of_the_server(shop: Call, bloom: BloomFilter, client: Redis) -> None:
     """With the windows of their last crawls; those that can't be read are told, and left out."""
     other = BloomFilter(client, "other:0", window="2 months")
-    other.run(other.session.enter("spider"))
+    other.run(note_crawl(other.session, "spider"))
     other.add("x")
     BloomFilter(client, "library", window="2 months").add("x")
     client.hset("{broken:0}:ring", "spec", "nonsense")

@@ -15,6 +15,7 @@ from support.filters import assert_expiries
 from support.servers import Server
 
 from scrapy_bloom import BloomFilter, StorageError
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.cli import output
 from scrapy_bloom.migrate import Source, from_seen, from_set, migrate
 
@@ -134,7 +135,7 @@ def test_outside_of_a_project_a_filter_keeps_its_windows(
     shop: Call, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bloom = BloomFilter(client, KEY, window="2 months")
-    bloom.run(bloom.session.enter("shop"))
+    bloom.run(note_crawl(bloom.session, "shop"))
     give(monkeypatch, URLS[0].encode())
     outside: dict[str, Any] = {"spiders": (), "SPIDER_MODULES": []}
     assert shop("migrate", "--from-urls", "-", "--key", KEY, **outside).code == 0

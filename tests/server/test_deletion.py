@@ -6,7 +6,9 @@ import pytest
 from redis import Redis
 from support.filters import URLS, add_to, at_round, small, with_windows
 
+from scrapy_bloom.bloom.protocol import whole
 from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.bloom.protocol.workers import Workers
 
 pytestmark = pytest.mark.each_server(others="slow")
@@ -25,13 +27,13 @@ def test_a_deleted_filter_leaves_nothing_and_no_other_key_goes(client: Redis, ke
     bloom = with_windows(client, key, default="5 months", week="1 week")
     bloom.extend(URLS)
     add_to(bloom, "week", *URLS)
-    bloom.run(bloom.session.enter("spider"))
+    bloom.run(note_crawl(bloom.session, "spider"))
     claims = Claims(bloom.session, "spider")
     bloom.run(claims.keep([NewClaim(("default", url.encode()), "n", "{}") for url in URLS], "w"))
     bloom.run(Workers(claims).beat("w", 60))
     bloom.run(Workers(claims).give([("default", URLS[0].encode())], "w", "g1", 1))
     bloom.run(Workers(claims).give([("default", URLS[1].encode())], "w", "g:2", 1))
-    bloom.run(bloom.session.enter("second"))
+    bloom.run(note_crawl(bloom.session, "second"))
     second = Claims(bloom.session, "second")
     bloom.run(second.keep([NewClaim(("default", b"a"), "n", "{}")], "w"))
     assert len(stored(client) - before) == 2 + 2 * 2 + 2 + 1 + (2 + 1) + 1
@@ -55,7 +57,7 @@ def test_a_deletion_that_was_interrupted_or_whose_filter_is_used_can_be_repeated
         bloom, user = (small(client, blocks=20) for _ in range(2))
         user.extend(URLS)
         try:
-            bloom.run(at_round(bloom.session.delete(), round_, happen))
+            bloom.run(at_round(whole.delete(bloom.session), round_, happen))
         except KeyboardInterrupt:
             assert stored(client)
         user.extend(URLS)

@@ -12,6 +12,7 @@ from support.filters import add_to, assert_expiries, at_round, fields, small, wi
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.protocol.claims import NewClaim
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.bloom.protocol.rings import OUTLIVES_SECONDS
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.bloom.protocol.workers import Workers
@@ -64,7 +65,7 @@ OPERATIONS: dict[str, Callable[[Use], object]] = {
     "write all": lambda use: use.filter("other", ring="write-all", capacity=9).extend(URLS),
     "count": lambda use: use.filter("other", counting=True).add_many(["a", "a"]),
     "discard": lambda use: use.filter("other", counting=True).discard("a"),
-    "note": lambda use: use.run(use.bloom.session.enter("other")),
+    "note": lambda use: use.run(note_crawl(use.bloom.session, "other")),
     "find a ring lost": lambda use: use.lose(RING).extend(URLS),
     "find a bitmap lost": lambda use: use.lose(use.bloom.keys()[0]).extend(URLS),
     "rotate": lambda use: use.rotate(20, 20, 40),
@@ -150,7 +151,7 @@ def test_what_is_noted_of_an_evicted_ring_expires_even_if_the_process_is_killed_
     client: Redis,
 ) -> None:
     bloom, ttls = small(client, blocks=1, window="2 months"), list[int]()
-    entering = at_round(bloom.session.enter("shop"), 3, client.flushall)
+    entering = at_round(note_crawl(bloom.session, "shop"), 3, client.flushall)
     bloom.run(at_round(entering, 4, lambda: ttls.append(client.ttl(RING))))
     assert ttls == [-2]  # it isn't there: a hash of notes alone would have no expiry
     assert client.ttl(RING) > 0

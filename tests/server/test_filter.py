@@ -13,6 +13,8 @@ from support.polling import until
 from support.servers import Server, contents
 
 from scrapy_bloom import BloomFilter, ConfigurationError, FilterMismatchError
+from scrapy_bloom.bloom.protocol import whole
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.bloom.protocol.session import Verdict
 
 pytestmark = pytest.mark.each_server
@@ -137,7 +139,7 @@ def test_a_filter_grows_and_says_so_once_per_bitmap(
 
 def test_a_window_that_only_others_use_is_shown_and_cleared(client: Redis) -> None:
     crawl = with_windows(client, week="1 week")
-    crawl.run(crawl.session.enter("spider"))
+    crawl.run(note_crawl(crawl.session, "spider"))
     add_to(crawl, "week", "a", "b")
     crawl.add("a")
     tool = BloomFilter(client, KEY)
@@ -155,7 +157,7 @@ def test_a_window_that_only_others_use_is_shown_and_cleared(client: Redis) -> No
 def test_entering_notes_windows_and_tells_which_have_changed(client: Redis) -> None:
     def enter(**windows: str) -> dict[str, str]:
         bloom = with_windows(client, **windows)
-        changed = bloom.run(bloom.session.enter("spider"))
+        changed = bloom.run(note_crawl(bloom.session, "spider"))
         return {name: str(schedule) for name, schedule in changed.items()}
 
     assert enter(default="2 months", week="1 week") == {}
@@ -173,7 +175,7 @@ def test_entering_notes_windows_and_tells_which_have_changed(client: Redis) -> N
 def test_a_window_that_grows_while_it_is_cleared_is_cleared(client: Redis) -> None:
     bloom, other = (small(client, blocks=1, capacity=50) for _ in range(2))
     assert bloom.extend(URLS[:40]) == 40
-    clearing = bloom.session.clear("default")
+    clearing = whole.clear(bloom.session, "default")
     bloom.run(at_round(clearing, 2, lambda: other.extend(URLS[40:90])))
     assert bloom.contains(URLS[:90]) == [False] * 90
 

@@ -16,6 +16,7 @@ from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.claims import FAILED, Claims, NewClaim
+from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.bloom.protocol.session import Key, Verdict
 from support.servers import contents
 
@@ -89,7 +90,7 @@ def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 def in_shop(bloom: BloomFilter) -> Claims:
     """Return the claims of the shop's spider, which has crawled with a filter."""
-    bloom.run(bloom.session.enter("shop"))
+    bloom.run(note_crawl(bloom.session, "shop"))
     return Claims(bloom.session, "shop")
 
 

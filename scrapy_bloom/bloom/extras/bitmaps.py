@@ -9,6 +9,7 @@ from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.layer import Layer
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.spec import Spec
+from scrapy_bloom.bloom.protocol import whole
 from scrapy_bloom.bloom.protocol.rings import Operation, outlives
 from scrapy_bloom.bloom.protocol.scripts import Call, call
 from scrapy_bloom.bloom.protocol.session import Session
@@ -32,7 +33,7 @@ def rings_of(session: Session, *, tested: bool = False) -> Operation[list[Ring]]
     """
     if (yield from session.find()) is None:
         raise ConfigurationError(f"There is no filter {session.keys.prefix!r}. Check the `key`")
-    views = yield from session.read()
+    views = yield from whole.read(session)
     rings = [one.ring.with_layers(one.tested) if tested else one.ring for one in views.values()]
     return sorted(rings, key=lambda ring: -ring.block)
 
