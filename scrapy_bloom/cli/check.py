@@ -15,10 +15,11 @@ from typing import Any
 from scrapy import Request, Spider
 from scrapy.settings import Settings
 
+from scrapy_bloom.bloom.client.address import without_credentials
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.protocol.claims import StoredClaim
 from scrapy_bloom.bloom.protocol.session import Key
-from scrapy_bloom.cli.output import minute, plural, report, without_credentials
+from scrapy_bloom.cli.output import minute, plural, report
 from scrapy_bloom.cli.project import read_urls, target
 from scrapy_bloom.cli.stored import Memory
 from scrapy_bloom.crawl.identity import Identity

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from time import monotonic
 from typing import Any
+
+from scrapy_bloom.bloom.client.address import without_credentials
 
 #: A line of a table, and an object of ``--json``: heading -> value.
 Row = Mapping[str, Any]
@@ -26,7 +27,6 @@ MAX_WORD = 16
 MIN_RATE = 1e-9
 #: Seconds between two changes of what is shown of long work.
 SHOW_SECONDS = 0.2
-_USER = re.compile(r"//[^/?#\s]*@")
 
 
 def report(opts: argparse.Namespace, head: Row, rows: Sequence[Row], summary: str) -> None:
@@ -94,11 +94,6 @@ def complain(text: str) -> None:
 def printable(text: str) -> str:
     """Return a text with escapes for control characters, which a terminal would obey."""
     return text if text.isprintable() else ascii(text)[1:-1]
-
-
-def without_credentials(url: str) -> str:
-    """Return a URL without its user and password."""
-    return _USER.sub("//***@", url)
 
 
 def quoted(value: object) -> str:

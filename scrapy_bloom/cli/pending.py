@@ -19,8 +19,9 @@ from typing import Any
 
 from scrapy.settings import Settings
 
+from scrapy_bloom.bloom.client.address import without_credentials
 from scrapy_bloom.bloom.protocol.workers import Workers
-from scrapy_bloom.cli.output import minute, plural, report, without_credentials
+from scrapy_bloom.cli.output import minute, plural, report
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.cli.stored import Found, StoredFilter
 from scrapy_bloom.crawl.request_codec import MAX_LENGTH

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from scrapy import Spider
 from scrapy.settings import Settings
 
+from scrapy_bloom.bloom.client.address import without_credentials
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.claims import Again
-from scrapy_bloom.cli.output import plural, quoted, report, without_credentials
+from scrapy_bloom.cli.output import plural, quoted, report
 from scrapy_bloom.cli.project import Target, read_urls, target
 from scrapy_bloom.cli.stored import StoredFilter
 from scrapy_bloom.crawl import request_codec

@@ -35,7 +35,8 @@ OPTIONS = frozenset(
 #: Those that redis-py's clients for clusters ignore or don't know.
 NOT_FOR_CLUSTERS = frozenset(("ssl_min_version", "ssl_ciphers", "ssl_password"))
 #: What the argument ``ssl`` may be.
-_ON, _OFF = (True, "true", "1"), (False, None, "false", "0")
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "none": False}
+_CREDENTIALS = re.compile(r"(?<=:)//[^/?#\s]*@")
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Address:
             if scheme == "unix":
                 raise _wrong(url, "is a Unix socket, which has no TLS. Remove the argument ssl")
             scheme = "rediss"
-        own, others = _chosen(kind, scheme, given)
+        own, others = _chosen(kind, given, is_tls=scheme == "rediss")
         if kind == "cluster" and own.pop("db", 0):
             raise _wrong(url, "has a database, but clusters have only database 0. Remove it")
         if not kind:
@@ -144,26 +145,28 @@ def _node(text: str, port: int, url: str) -> tuple[str, int]:
     return found[1].strip("[]") or "localhost", int(found[2] or port)
 
 
-def _chosen(kind: str, scheme: str, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of the client, and those of clients for Sentinels."""
+def _chosen(
+    kind: str, given: dict[str, Any], *, is_tls: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of the client, and those of clients for Sentinels.
+
+    redis-py would ignore some of them silently: all that a cluster's client doesn't know, and those
+    for TLS without it.
+    """
     known = OPTIONS if kind == "cluster" else OPTIONS | NOT_FOR_CLUSTERS
     own, others = dict[str, Any](), dict[str, Any]()
     for name, value in given.items():
         short = name.removeprefix("sentinel_") if kind == "sentinel" else name
-        if short not in (known if short == name else (known | {"ssl"}) - {"db"}):
+        is_own = short == name
+        if short not in (known if is_own else (known | {"ssl"}) - {"db"}):
             near = get_close_matches(name, known, 1)
             fix = f"Did you mean {near[0]}?" if near else "Remove it."
-            raise ConfigurationError(
-                f"`url` or `params` has {name!r:.60}, which can't be set here. {fix}"
-            )
-        if short.startswith("ssl_") and short == name and scheme != "rediss":
-            raise ConfigurationError(
-                f"`url` or `params` has {name}, but `url` isn't an address for TLS. "
-                "Use rediss://, or the argument ssl = True"
-            )
+            raise _bad_argument(f"{name!r:.60} can't be set. {fix}")
+        if short.startswith("ssl_") and is_own and not is_tls:
+            raise _bad_argument(f"{name} needs TLS. Use rediss://, or the argument ssl = True")
         if short in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
             _check_file(name, value)
-        (own if short == name else others)[short] = _is_on(name, value) if short == "ssl" else value
+        (own if is_own else others)[short] = _is_on(name, value) if short == "ssl" else value
     for one in own, others:
         if "ssl_certfile" in one:  # redis-py 7.1 doesn't look for the key in the same file
             one.setdefault("ssl_keyfile", one["ssl_certfile"])
@@ -172,21 +175,27 @@ def _chosen(kind: str, scheme: str, given: dict[str, Any]) -> tuple[dict[str, An
 
 def _is_on(name: str, value: object) -> bool:
     """Return whether a flag is on."""
-    if (flag := value.strip().lower() if isinstance(value, str) else value) in (*_ON, *_OFF):
-        return flag in _ON
-    raise ConfigurationError(
-        f"In `url` or `params`, {name} = {value!r:.60} can't be used. Use True for TLS, or False"
-    )
+    if (flag := _FLAGS.get(f"{value}".strip().lower())) is None:
+        raise _bad_argument(f"{name} = {value!r:.60} can't be used. Use True for TLS, or False")
+    return flag
 
 
-def _check_file(name: str, path: object) -> None:
+def _check_file(name: str, path: Any) -> None:
     try:
-        with open(path, "rb"):  # type: ignore[call-overload] # noqa: PTH123 - whatever OpenSSL opens
-            pass
+        open(path, "rb").close()  # noqa: PTH123 - whatever OpenSSL opens
     except (OSError, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"In `url` or `params`, {name} = {path!r:.200} can't be read ({error}). Give a PEM file"
+        raise _bad_argument(
+            f"{name} = {path!r:.200} can't be read ({error}). Give a PEM file"
         ) from None
+
+
+def without_credentials(text: str) -> str:
+    """Return a text without the users and passwords of addresses in it."""
+    return _CREDENTIALS.sub("//***@", text)
+
+
+def _bad_argument(problem: str) -> ConfigurationError:
+    return ConfigurationError(f"In `url` or `params`, {problem}")
 
 
 def _wrong(url: str, problem: str) -> ConfigurationError:
