@@ -10,14 +10,13 @@ from scipy import stats
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.sizing import (
-    COMFORTABLE_LAYER_BYTES,
+    COMFORTABLE_LAYER_BITS,
     MAX_GROWN_BITS,
     MAX_LAYER_BITS,
     OVERFLOW_RISK,
     any_of,
     block_capacity,
     default_blocks,
-    layer_bytes,
     layer_capacity,
     layer_error_rate,
     plan,
@@ -79,16 +78,14 @@ def test_the_fewest_seeds_that_waste_little_are_taken(n: int, p: float) -> None:
 
 
 def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
-    bits, counters = (
-        default_blocks(10**8, 1e-5, 17, counting=counting) for counting in (False, True)
-    )
+    bits, counters = (default_blocks(10**8, 1e-5, 17, width) for width in (1, 4))
     assert counters == 4 * bits
-    assert layer_bytes(plan(10**8, 1e-5, counting=True).num_bits) <= COMFORTABLE_LAYER_BYTES
+    assert 4 * plan(10**8, 1e-5, width=4).num_bits <= COMFORTABLE_LAYER_BITS
     assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
     assert default_blocks(1_000_000, 1e-5, 17) == 4
     match = r"in 1 shards needs bitmaps of 1,\d\d\d MiB.*512 MiB. Set more `blocks`"
     with pytest.raises(ConfigurationError, match=match):
-        plan(10**8, 1e-5, blocks=1, counting=True)
+        plan(10**8, 1e-5, blocks=1, width=4)
 
 
 # -- generations and layers --

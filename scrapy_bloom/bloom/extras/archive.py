@@ -91,7 +91,7 @@ def _parse(line: bytes, max_memory: int) -> tuple[Spec, list[Ring]]:
     layers = [layer for ring in rings for layer in ring.layers]
     if not all(ring.layers for ring in rings):
         raise ValueError("it has a shard without bitmaps")
-    if any(layer.width != (4 if spec.counting else 1) for layer in layers):
+    if any(layer.width != spec.width for layer in layers):
         raise ValueError("it has bitmaps of another kind")
     if sum(layer.memory for layer in layers) > max_memory:
         raise ValueError(f"its bitmaps take more than {max_memory:,} bytes")
