@@ -4,7 +4,7 @@ Generations are named by the calendar, so those of two filters that belong toget
 """
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from math import inf, log1p
 from operator import and_, or_
 
@@ -20,9 +20,6 @@ from scrapy_bloom.bloom.model.layer import Layer
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Session
-
-#: Merges chunks of bitmaps that belong together.
-Merge = Callable[[list[bytes]], bytes]
 
 
 def estimate(ones: int, num_bits: int, num_hashes: int) -> float:
@@ -46,7 +43,7 @@ def cardinality(*sessions: Session) -> Operation[float]:
         StorageError: all bits of a bitmap are set, so nothing can be said.
     """
     rings = yield from _read(sessions, tested=True)
-    read, total = read_from(sessions, _either), 0.0
+    read, total = read_from(sessions, partial(_merged, or_)), 0.0
     k = len(sessions[0].known.seeds)
     for ring in rings:
         for layer in ring.layers:
@@ -82,7 +79,7 @@ def combine(sessions: tuple[Session, ...], target: Session, *, shared: bool) -> 
         guess = estimate(ones, layer.bits, len(spec.seeds))
         return layer.capacity if guess == inf else round(guess)
 
-    merge = _both if shared else _either
+    merge = partial(_merged, and_ if shared else or_)
     yield from install(target, spec, rings, read_from(sessions, merge), count)
 
 
@@ -109,16 +106,6 @@ def _ones(chunk: bytes, layer: Layer) -> int:
     if layer.width == 1:
         return int.from_bytes(chunk, "little").bit_count()
     return sum((byte > 15) + (byte & 15 > 0) for byte in chunk)
-
-
-def _either(chunks: list[bytes]) -> bytes:
-    """Return the bits that are set in any chunk."""
-    return _merged(or_, chunks)
-
-
-def _both(chunks: list[bytes]) -> bytes:
-    """Return the bits that are set in all chunks."""
-    return _merged(and_, chunks)
 
 
 def _merged(merge: Callable[[int, int], int], chunks: list[bytes]) -> bytes:
