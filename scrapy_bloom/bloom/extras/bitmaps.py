@@ -8,7 +8,7 @@ from itertools import groupby
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
 from scrapy_bloom.bloom.model.layer import Layer
 from scrapy_bloom.bloom.model.ring import Ring
-from scrapy_bloom.bloom.model.spec import Spec
+from scrapy_bloom.bloom.model.spec import FIXED, Spec
 from scrapy_bloom.bloom.protocol import whole
 from scrapy_bloom.bloom.protocol.rings import Operation, outlives
 from scrapy_bloom.bloom.protocol.scripts import Call, call
@@ -145,7 +145,7 @@ def check_equal(one: Session, two: Session, rings: Sequence[Sequence[Ring]]) -> 
     Raises:
         FilterMismatchError: they place items differently, or their bitmaps have other sizes.
     """
-    for name in ("seeds", "blocks", "ring", "counting"):
+    for name in FIXED:
         if getattr(one.known, name) != getattr(two.known, name):
             raise FilterMismatchError(
                 f"The filters {one.keys.prefix!r} and {two.keys.prefix!r} have different {name}. "
