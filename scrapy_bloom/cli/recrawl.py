@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.bloom.client.address import without_credentials
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol.claims import Again
+from scrapy_bloom.bloom.protocol.claims import Recrawl
 from scrapy_bloom.cli.output import plural, quoted, report
 from scrapy_bloom.cli.project import Target, read_urls, target
 from scrapy_bloom.cli.stored import StoredFilter
@@ -36,9 +36,9 @@ scrapy bloom recrawl https://example.com/shoes/ --callback parse
 # all pages that a rule matches, and the listing pages that lead to them
 scrapy crawl shop -s BLOOM_RECRAWL_RULES='[["/p/shoe-|/category/", "run"]]'"""
 STATES = {
-    Again.READY: "will be crawled",
-    Again.RETRIED: "will be retried",
-    Again.PENDING: "pending already",
+    Recrawl.READY: "will be crawled",
+    Recrawl.RETRIED: "will be retried",
+    Recrawl.PENDING: "pending already",
 }
 
 
@@ -70,11 +70,11 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         found = dict(_requests(chosen, stored, urls, opts.callback))
         requests = {place: text for place, (_, text) in found.items()}
         claims, replaces = stored.claims(spider), opts.callback is not None
-        verdicts = stored.bloom.run(claims.again(requests, replaces=replaces))
+        verdicts = stored.bloom.run(claims.recrawl(requests, replaces=replaces))
         scanned = stored.scan(spider) if opts.failed else ()
         others = {(block, one.field): "" for block, one in scanned if one.has_failed}
-        counts = Counter((verdicts | stored.bloom.run(claims.again(others))).values())
-    callbacks = {Again.READY: opts.callback or "parse", Again.RETRIED: opts.callback}
+        counts = Counter((verdicts | stored.bloom.run(claims.recrawl(others))).values())
+    callbacks = {Recrawl.READY: opts.callback or "parse", Recrawl.RETRIED: opts.callback}
     rows = [
         {
             "state": STATES[verdict],
@@ -83,12 +83,12 @@ def run(settings: Settings, opts: argparse.Namespace) -> bool:
         }
         for place, verdict in verdicts.items()
     ]
-    left = plural(counts[Again.READY] + counts[Again.RETRIED], "URL")
+    left = plural(counts[Recrawl.READY] + counts[Recrawl.RETRIED], "URL")
     text = f"{left} will be crawled by the current or next run of spider {spider!r}"
-    if unsaved := counts[Again.NONE]:
+    if unsaved := counts[Recrawl.NONE]:
         text += f". {plural(unsaved, 'request')} couldn't be saved, so their pages yield them again"
     head = {**stored.head, "spider": spider}
-    report(opts, head | {one.name.lower(): counts[one] for one in Again}, rows, text)
+    report(opts, head | {one.name.lower(): counts[one] for one in Recrawl}, rows, text)
     return True
 
 

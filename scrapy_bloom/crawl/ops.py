@@ -112,9 +112,9 @@ class Applier:
         elif kind is OpKind.KEEP:
             await run(claims.keep(made, owner, self._me.id))
         elif kind is OpKind.OWN:
-            await run(claims.hold(keys, self._me.id))
+            await run(claims.own(keys, self._me.id))
         elif kind is OpKind.RELEASE:
-            await run(claims.settle(keys, owners))
+            await run(claims.release(keys, owners))
         elif kind is OpKind.CONFIRM:
             await self._wait_for_replicas(len(ops))
             await run(claims.confirm(keys, owners, self._outage.process, losses))

@@ -13,11 +13,11 @@ from support.servers import Server
 
 from scrapy_bloom.bloom.errors import LostError, RestartedError
 from scrapy_bloom.bloom.protocol.claims import (
-    AGAIN,
     DROPPED,
     FAILED,
     LEFT,
     MAX_ATTEMPTS,
+    RECRAWL,
     NewClaim,
 )
 from scrapy_bloom.bloom.protocol.rings import MAX_WAVE_CALLS
@@ -266,7 +266,7 @@ def test_a_page_may_wait_without_having_failed(spider: Spider) -> None:
     assert spider.claim(A, B, nonce="2") == [NEW, CLAIMED]
 
 
-@pytest.mark.parametrize("reason", [LEFT, DROPPED, AGAIN])
+@pytest.mark.parametrize("reason", [LEFT, DROPPED, RECRAWL])
 def test_what_has_not_failed_waits_for_no_clock(spider: Spider, reason: str) -> None:
     """A clock that was ahead, and is corrected, hides nothing."""
     spider.claim(A)

@@ -73,7 +73,7 @@ OPERATIONS: dict[str, Callable[[Use], object]] = {
     "clear all": lambda use: (use.bloom.extend(URLS), use.bloom.clear()),
     "claim": lambda use: use.claimed(),
     "keep": lambda use: use.run(use.claims.keep([NewClaim(KEYS[0], "n", "{}")], "w1")),
-    "crawl again": lambda use: use.run(use.claims.again({(0, "aa"): "{}"})),
+    "crawl again": lambda use: use.run(use.claims.recrawl({(0, "aa"): "{}"})),
     "fail": lambda use: fail(use.bloom, URLS),
     "fail a lost claim": lambda use: use.run(use.claims.wait([NewClaim(KEYS[0], "why", "{}")])),
     "confirm": lambda use: use.claimed().run(use.claims.confirm(KEYS[:9], ["w1"])),

@@ -9,7 +9,7 @@ from redis import Redis
 from support.claims import HASH, OURS, THEIRS, A, B, C, Spider, key, text_of
 from support.examples import examples
 
-from scrapy_bloom.bloom.protocol.claims import AGAIN, DROPPED, FAILED, LEFT, Again
+from scrapy_bloom.bloom.protocol.claims import DROPPED, FAILED, LEFT, RECRAWL, Recrawl
 from scrapy_bloom.bloom.protocol.session import Verdict
 
 NEW, SEEN = Verdict.NEW, Verdict.SEEN
@@ -41,28 +41,28 @@ def test_what_comes_out_of_a_shared_queue_is_held_by_who_took_it(spider: Spider)
     spider.claim(*reasons, b"queued", owner="queue")
     for item, reason in reasons.items():
         spider.fail(item, reason=reason, seconds=0)
-    spider.run(spider.claims.hold([*map(key, reasons), key(b"queued"), key(b"none")], THEIRS))
+    spider.run(spider.claims.own([*map(key, reasons), key(b"queued"), key(b"none")], THEIRS))
     assert spider.owners() == {A: THEIRS, B: FAILED, C: FAILED, b"queued": THEIRS}
     assert spider.request(A) == text_of(A)
 
 
 def test_urls_are_crawled_again_although_they_are_remembered_or_have_failed(spider: Spider) -> None:
-    def again(request: str, *items: bytes, replaces: bool = False) -> list[Again]:
+    def again(request: str, *items: bytes, replaces: bool = False) -> list[Recrawl]:
         places = {(0, item.hex()): request for item in items}
-        return [*spider.run(spider.claims.again(places, replaces=replaces)).values()]
+        return [*spider.run(spider.claims.recrawl(places, replaces=replaces)).values()]
 
     spider.bloom.add(A)
     spider.claim(B, C)
     spider.fail(B, seconds=500, owner="-.category=a")
-    assert again("", A, B, C) == [Again.NONE, Again.RETRIED, Again.PENDING]
-    assert again("{}", A, B, C) == [Again.READY, Again.RETRIED, Again.PENDING]
+    assert again("", A, B, C) == [Recrawl.NONE, Recrawl.RETRIED, Recrawl.PENDING]
+    assert again("{}", A, B, C) == [Recrawl.READY, Recrawl.RETRIED, Recrawl.PENDING]
     claims = spider.stored()
-    assert (claims[A.hex()].owner, claims[A.hex()].nonce) == (FAILED, AGAIN)
+    assert (claims[A.hex()].owner, claims[A.hex()].nonce) == (FAILED, RECRAWL)
     assert claims[B.hex()].arguments == "category=a", "no other run gets it"
     assert (claims[A.hex()].has_failed, claims[B.hex()].has_failed) == (False, True)
     assert claims[B.hex()].attempts == 0
     assert claims[B.hex()].length > 2, "it keeps its own request"
-    assert again("{}", B, replaces=True) == [Again.RETRIED]
+    assert again("{}", B, replaces=True) == [Recrawl.RETRIED]
     assert spider.stored()[B.hex()].length == 2
 
 
@@ -204,8 +204,8 @@ def test_any_bytes_are_a_claim_or_none_and_its_url_is_not_hidden(
         assert spider.take(one).keys() == {A.hex()}
     spider.claim(A, nonce="2")
     spider.settle(A)
-    spider.run(spider.claims.hold([key(A)], OURS))
-    spider.run(spider.claims.again({(0, A.hex()): "{}"}))
+    spider.run(spider.claims.own([key(A)], OURS))
+    spider.run(spider.claims.recrawl({(0, A.hex()): "{}"}))
     spider.confirm(A)
     spider.run(spider.claims.drop(0, [A.hex()]))
     assert spider.claim(A, nonce="3") in ([NEW], [SEEN])

@@ -18,7 +18,7 @@ from simulation.site import Site, short
 from simulation.world import URL, Claim, Words, World
 
 #: Scripts and commands that end claims, or make them somebody else's.
-CHANGES = {"settle", "leave", "take", "wait", "again", "add", "HDEL"}
+CHANGES = {"release", "leave", "take", "wait", "recrawl", "add", "HDEL"}
 #: Faults that leave no doubt which workers live.
 CERTAIN = {"kill", "stop", "kill_sharer"}
 #: Stands for a claim that there isn't.
@@ -64,7 +64,7 @@ class Watch:
             return
         after, workers = self._world.claims(), self._workers()
         stored = {field for (_, field), claim in after.items() if claim.request}
-        settling = [words for words in commands if self._world.script_of(words) == "settle"]
+        settling = [words for words in commands if self._world.script_of(words) == "release"]
         held = {field for words in commands for field in self._held_by(words)}
         for (key, field), before in self._before.items():
             claim = after.get((key, field), NONE)

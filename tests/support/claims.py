@@ -34,7 +34,7 @@ class Spider:
         return self.run(self.claims.confirm([*map(key, items)], owners, server))
 
     def settle(self, *items: bytes, owner: str = OURS) -> None:
-        self.run(self.claims.settle([*map(key, items)], [owner]))
+        self.run(self.claims.release([*map(key, items)], [owner]))
 
     def fail(self, *items: bytes, reason: str = "why", request: str = "", **options: Any) -> None:
         """Let claims wait for a minute, after an attempt."""

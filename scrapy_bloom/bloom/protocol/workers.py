@@ -48,7 +48,7 @@ class Workers:
 
     def give(self, keys: Sequence[Key], owner: str, group: str, shares: int) -> Operation[set[Key]]:
         """Make an owner's claims its group's, and list them in so many shares; return which."""
-        given = yield from self._claims.hold(keys, group, owner)
+        given = yield from self._claims.own(keys, group, owner)
         if given:
             block_of = self._claims.session.known.hasher.block
             texts = [f"{block_of(item)}:{field_of(item)}" for _, item in given]

@@ -1,4 +1,4 @@
--- leave: free the claims of one block that nobody will settle: any link gets them, or a later run.
+-- leave: free the claims of one block that nobody will end: any link gets them, or a later run.
 -- KEYS[1]   HASH  the claims, as in claim.lua
 -- ARGV[..] per claim: field, and its owner. Without a request it ends, or with one that is too long.
 -- Reply     {"ok", verdicts}  "1" it waits now, "2" it has ended, "0" it has another owner

@@ -1,4 +1,4 @@
--- again: let workers crawl URLs of one block now, although they are remembered or have failed.
+-- recrawl: let workers crawl URLs of one block now, although they are remembered or have failed.
 --
 -- KEYS[1]   HASH  the claims, as in claim.lua
 -- ARGV.lasts     seconds that the claims last, 0 forever
