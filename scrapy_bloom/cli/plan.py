@@ -13,7 +13,7 @@ from typing import Any
 
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
-from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.bitmap import Bitmap
 from scrapy_bloom.bloom.model.schedule import Schedule
 from scrapy_bloom.bloom.model.sizing import any_of, predicted_error_rate
 from scrapy_bloom.bloom.model.spec import Options, Spec
@@ -85,13 +85,13 @@ def needed(own: BloomSettings) -> tuple[int, int]:
     """Return the bytes that a filter's bitmaps take with these settings, and pending requests."""
     spec, bitmaps = Options(**own.options()).create(own.schedule()), 0
     for schedule in own.rules().schedules.values():
-        layer = _first_layer(spec, schedule)
-        bitmaps += layer.memory * spec.blocks * schedule.generations
+        bitmap = _first_bitmap(spec, schedule)
+        bitmaps += bitmap.memory * spec.blocks * schedule.generations
     return bitmaps, own.makes_claims * round(spec.capacity * PENDING_SHARE * PENDING_BYTES)
 
 
-def _first_layer(spec: Spec, schedule: Schedule) -> Layer:
-    return spec.first_layer(schedule, *schedule.bounds(int(time.time())), 0)
+def _first_bitmap(spec: Spec, schedule: Schedule) -> Bitmap:
+    return spec.first_bitmap(schedule, *schedule.bounds(int(time.time())), 0)
 
 
 def _rows(spec: Spec, schedule: Schedule) -> Iterator[dict[str, Any]]:
@@ -99,14 +99,14 @@ def _rows(spec: Spec, schedule: Schedule) -> Iterator[dict[str, Any]]:
     for load in LOADS:
         urls = max(1, round(spec.capacity * load))
         left, rates, memory = urls / spec.blocks, list[float](), 0
-        layer = _first_layer(spec, schedule)
+        bitmap = _first_bitmap(spec, schedule)
         while True:
-            count = min(left, layer.capacity)
-            rates.append(predicted_error_rate(count, layer.bits, len(spec.seeds)))
-            memory, left = memory + layer.memory * spec.blocks, left - count
+            count = min(left, bitmap.capacity)
+            rates.append(predicted_error_rate(count, bitmap.bits, len(spec.seeds)))
+            memory, left = memory + bitmap.memory * spec.blocks, left - count
             if left <= 0:
                 break
-            layer = spec.next_layer(schedule, layer)
+            bitmap = spec.next_bitmap(schedule, bitmap)
         yield {
             "urls": urls,
             "memory": memory,

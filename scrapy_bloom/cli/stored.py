@@ -108,21 +108,21 @@ class StoredFilter:
                 if reply.status == "stale":  # the filter has changed meanwhile
                     self.read()
                     return self.remembered(keys)
-                ring, (layer,) = batch.view.ring, batch.view.tested
-                forgets = ring.forgets(layer, self.schedules.get(ring.window))
-                # A layer whose bitmap is lost has no verdicts.
+                ring, (bitmap,) = batch.view.ring, batch.view.tested
+                forgets = ring.forgets(bitmap, self.schedules.get(ring.window))
+                # A bitmap that is lost has no verdicts.
                 for place, verdict in zip(batch.places, reply.verdicts, strict=False):
                     if verdict == Verdict.SEEN:
-                        found.setdefault(part[place], (layer.opened, forgets))
+                        found.setdefault(part[place], (bitmap.opened, forgets))
         return found
 
     def _batches(self, keys: Sequence[Key]) -> Iterator[Batch]:
-        """Yield the URLs to be looked up in each layer, the most recent layers first."""
+        """Yield the URLs to be looked up in each bitmap, the most recent bitmaps first."""
         blocks = [self.spec.hasher.block(item) for _, item in keys]
         for (window, block), view in self.views.items():
             places = [p for p, key in enumerate(keys) if (key[0], blocks[p]) == (window, block)]
-            for layer in view.tested if places else ():
-                own = View(view.ring, (), (layer,), 0)
+            for bitmap in view.tested if places else ():
+                own = View(view.ring, (), (bitmap,), 0)
                 yield Batch(own, places, [keys[place][1] for place in places])
 
     # -- pending requests --

@@ -52,9 +52,9 @@ def test_a_saturated_filter_says_so(client: Redis) -> None:
     one, two = make(client, "one"), make(client, "two")
     one.open()
     two.open()
-    (layer,) = rings(client, 1, "one")[0].layers
-    bits = (1 << layer.bits) - 1 << 8 * layer.memory - layer.bits
-    client.set("{one:0}:default:0-0.0", bits.to_bytes(layer.memory, "big"))
+    (bitmap,) = rings(client, 1, "one")[0].bitmaps
+    bits = (1 << bitmap.bits) - 1 << 8 * bitmap.memory - bitmap.bits
+    client.set("{one:0}:default:0-0.0", bits.to_bytes(bitmap.memory, "big"))
     for count in (one.approx_len, lambda: two.approx_union_len(one)):
         with pytest.raises(StorageError, match="All bits of a bitmap are set"):
             count()

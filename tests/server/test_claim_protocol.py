@@ -325,8 +325,8 @@ def test_a_page_keeps_its_claim_until_a_full_bitmap_has_room_for_it(client: Redi
     """A kill in between would lose it."""
     spider = Spider(small(client, blocks=1, capacity=9))
     spider.claim(A)
-    (layer,) = spider.bloom.session.views["default", 0].written
-    spider.bloom.extend(b"%d" % number for number in range(layer.capacity))
+    (bitmap,) = spider.bloom.session.views["default", 0].written
+    spider.bloom.extend(b"%d" % number for number in range(bitmap.capacity))
 
     def begin(operation: Any) -> Any:
         yield next(operation)

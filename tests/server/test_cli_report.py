@@ -106,8 +106,8 @@ def test_a_page_of_all_filters_names_some_failed_pages(
     other = BloomFilter(client, "other", window="10 days")
     other.extend(map(str, range(200)))
     BloomFilter(client, "forgotten").open()
-    layers = [field for field in client.hkeys("{forgotten:0}:ring") if b"default:" in field]
-    client.hdel("{forgotten:0}:ring", *layers)
+    bitmaps = [field for field in client.hkeys("{forgotten:0}:ring") if b"default:" in field]
+    client.hdel("{forgotten:0}:ring", *bitmaps)
     file = tmp_path / "page.html"
     assert shop("report", str(file), "--all", "--json").json["filters"] == 3
     page = Page(file.read_text())

@@ -16,7 +16,7 @@ MANY = [f"item {number}" for number in range(500)]
 #: What a counter stays at once it was reached: how many it stands for isn't known any more.
 SATURATED = 15
 SEEDS = (3, 1_415, 92_653, 589_793)
-LAYER = "{k:0}:default:0-0.0"
+BITMAP = "{k:0}:default:0-0.0"
 
 
 def connect(client: Redis, **options: Any) -> BloomFilter:
@@ -24,14 +24,14 @@ def connect(client: Redis, **options: Any) -> BloomFilter:
 
 
 def places(bloom: BloomFilter, item: str) -> list[int]:
-    """Return where the counters of an item are in the first layer."""
-    layer = bloom.session.views["default", 0].ring.layers[0]
-    return bloom.open().hasher.offsets(item.encode(), layer.bits)
+    """Return where the counters of an item are in the first bitmap."""
+    bitmap = bloom.session.views["default", 0].ring.bitmaps[0]
+    return bloom.open().hasher.offsets(item.encode(), bitmap.bits)
 
 
 def counters(client: Redis) -> list[int]:
-    """Return all counters of the first layer."""
-    data = client.get(LAYER)
+    """Return all counters of the first bitmap."""
+    data = client.get(BITMAP)
     assert isinstance(data, bytes)
     return [half for byte in data for half in (byte >> 4, byte & 15)]
 
@@ -74,7 +74,7 @@ def test_an_item_with_one_offset_twice_counts_it_twice_and_back(client: Redis) -
     assert not any(counters(client))
     # None falls below zero: of an item that was never added, where others have counted once.
     for place in places(bloom, item):
-        client.execute_command("BITFIELD", LAYER, "SET", "u4", f"#{place}", 1)
+        client.execute_command("BITFIELD", BITMAP, "SET", "u4", f"#{place}", 1)
     assert bloom.discard(item)
     assert not any(counters(client))
 
@@ -83,7 +83,7 @@ def test_a_full_bitmap_grows_and_room_comes_back_with_what_is_discarded(client: 
     bloom = connect(client, capacity=5)
     assert bloom.add_many([*["a"] * 5, "b"]) == [True, *[False] * 4, True]
     assert sum(bloom.add_many(["a"] * 12)) == 0
-    assert [layer.number for layer in rings(client, 1, "k")[0].layers] == [0, 1, 2]
+    assert [bitmap.number for bitmap in rings(client, 1, "k")[0].bitmaps] == [0, 1, 2]
     assert discard(bloom, "a", 20) == 17
     assert (len(bloom), bloom.contains(["a", "b"])) == (1, [False, True])
     assert all(bloom.add_many(MANY))

@@ -38,10 +38,10 @@ def test_a_full_filter_has_half_of_its_rate_and_one_that_has_grown_less_than_all
     seeds = fixed_seeds(optimal_hashes(20_000, RATE))
     bloom = BloomFilter(client, "rate", capacity=20_000, error_rate=RATE, blocks=4, seeds=seeds)
     bloom.extend(f"https://example.com/page/{i}" for i in range(20_000))
-    assert bloom.info().windows["default"].layers == 1
+    assert bloom.info().windows["default"].bitmaps == 1
     assert 0.3 * RATE < measure(bloom, 40_000) < 0.6 * RATE
     bloom.extend(f"https://example.com/page/{i}" for i in range(134_000))
-    assert bloom.info().windows["default"].layers == 3
+    assert bloom.info().windows["default"].bitmaps == 3
     assert 0.5 * RATE < measure(bloom, 40_000) < RATE
 
 
@@ -58,5 +58,8 @@ def test_six_generations_that_have_grown_keep_within_one_error_rate(
             bloom.extend(f"https://example.com/{day}/page/{i}" for i in range(2_800))
             moved.move(DAY if day < 5 else 0)
         generations = bloom.info().windows["default"].generations
-        assert (len(generations), generations[-1].layers) == (6, 4 if ring == "write-newest" else 7)
+        assert (len(generations), generations[-1].bitmaps) == (
+            6,
+            4 if ring == "write-newest" else 7,
+        )
         assert 0.2 * RATE < measure(bloom, 25_000) < RATE

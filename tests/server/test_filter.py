@@ -108,7 +108,7 @@ def test_what_is_fixed_is_as_stored_and_sizes_count_for_new_bitmaps(client: Redi
     assert other.contains(URLS) == [True] * 1000
     assert other.open().blocks == 4
     assert other.open().capacity == 5
-    assert rings(client, 4)[0].layers[0].capacity > 2_500
+    assert rings(client, 4)[0].bitmaps[0].capacity > 2_500
     with pytest.raises(FilterMismatchError, match="created with `blocks` = 4"):
         BloomFilter(client, KEY, blocks=8).add("a")
 
@@ -127,10 +127,12 @@ def test_a_filter_grows_and_says_so_once_per_bitmap(
     assert new == [True] * 1_000
     assert bloom.contains(texts) == [True] * 1_000
     (ring,) = rings(client, 1)
-    assert [layer.number for layer in ring.layers] == [0, 1, 2, 3]
-    assert [ring.counts[layer.name] == layer.capacity for layer in ring.layers[:3]] == [True] * 3
+    assert [bitmap.number for bitmap in ring.bitmaps] == [0, 1, 2, 3]
+    assert [ring.counts[bitmap.name] == bitmap.capacity for bitmap in ring.bitmaps[:3]] == [
+        True
+    ] * 3
     assert told.count("grown") == 3
-    assert (len(bloom), bloom.info().windows["default"].layers) == (1_000, 4)
+    assert (len(bloom), bloom.info().windows["default"].bitmaps) == (1_000, 4)
     assert bloom.info().windows["default"].error_rate <= 1e-9
 
 

@@ -73,7 +73,7 @@ def test_rings_and_bitmaps_of_another_filter_are_replaced(client: Redis) -> None
 
 def test_bitmaps_that_are_left_without_a_ring_hide_nothing(client: Redis) -> None:
     small(client).open()
-    size = rings(client, 1)[0].layers[0].memory
+    size = rings(client, 1)[0].bitmaps[0].memory
     client.flushall()
     for block in range(16):
         client.set(f"{{shop:bloom:{block}}}:default:0-0.0", b"\xff" * size)

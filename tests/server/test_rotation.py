@@ -93,7 +93,7 @@ def test_rotation_is_said_once_per_block(moved: MovedServer, client: Redis) -> N
     moved.set_time(at(2028, 2, 1))
     bloom.add_many(URLS)
     counts = {name for name in fields(client) if name.startswith("n:")}
-    assert counts == {f"n:default:{one.name}" for one in rings(client, 1)[0].layers}, "no old ones"
+    assert counts == {f"n:default:{one.name}" for one in rings(client, 1)[0].bitmaps}, "no old ones"
 
 
 def test_a_lookup_opens_the_generations_of_all_its_blocks_in_few_round_trips(
@@ -105,7 +105,7 @@ def test_a_lookup_opens_the_generations_of_all_its_blocks_in_few_round_trips(
     before = bloom.transport.round_trips
     bloom.add_many(URLS)
     assert bloom.transport.round_trips - before <= 3
-    assert {len(ring.layers) for ring in rings(client, 64)} == {2}
+    assert {len(ring.bitmaps) for ring in rings(client, 64)} == {2}
 
 
 def test_windows_of_one_filter_rotate_each_in_its_own_time(

@@ -70,7 +70,7 @@ class Rule:
             return
         keys, script = words[3 : 3 + words[2]], next(one for one in CONFIRM if words[1] in one)
         own = dict(zip(script.arguments, words[3 + len(keys) :], strict=False))
-        # As lua/layers.lua has it: the offsets of each URL in the first bitmap that is written.
+        # As lua/bitmaps.lua has it: the offsets of each URL in the first bitmap that is written.
         count, group, offsets = own["hashes"], own["groups"][0], own["offsets"]
         for place, (url, verdict) in enumerate(zip(urls, reply[1].decode(), strict=True)):
             if verdict == "1":

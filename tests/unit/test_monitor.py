@@ -24,10 +24,10 @@ ROTATIONS = 1_000
 def ring(now: int, count: int = 0) -> Ring:
     """A ring of two generations."""
     empty = Ring("default", 0, SPEC.id, "1", (), {})
-    layers = tuple(
-        layer for time in (now - 3_600, now) for layer in empty.changes(SPEC, HOURLY, time).come
+    bitmaps = tuple(
+        bitmap for time in (now - 3_600, now) for bitmap in empty.changes(SPEC, HOURLY, time).come
     )
-    return Ring("default", 0, SPEC.id, "1", layers, {layer.name: count for layer in layers})
+    return Ring("default", 0, SPEC.id, "1", bitmaps, {bitmap.name: count for bitmap in bitmaps})
 
 
 def monitor() -> tuple[Monitor, Any]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scrapy_bloom.bloom.model.layer import SLACK_SECONDS, Layer
+from scrapy_bloom.bloom.model.bitmap import SLACK_SECONDS, Bitmap
 from scrapy_bloom.bloom.model.ring import Changes, Ring, View
 from scrapy_bloom.bloom.model.schedule import DAY, Schedule
 from scrapy_bloom.bloom.model.spec import Options, Spec
@@ -27,43 +27,43 @@ class Filter:
         self.spec = spec
         self.ring = Ring("default", 0, spec.id, "", (), {})
         self.sets: dict[str, set[str]] = {}
-        self.removed: list[Layer] = []
+        self.removed: list[Bitmap] = []
 
     def use(self, schedule: Schedule, now: int) -> View:
         """Do what a client does before a call; asking again changes nothing."""
-        for layer in self.ring.layers:  # keys expire by themselves
-            if 0 < layer.key_expires <= now:
-                self.sets.pop(layer.name, None)
-        lost = [one.name for one in self.ring.layers if one.name not in self.sets]
+        for bitmap in self.ring.bitmaps:  # keys expire by themselves
+            if 0 < bitmap.key_expires <= now:
+                self.sets.pop(bitmap.name, None)
+        lost = [one.name for one in self.ring.bitmaps if one.name not in self.sets]
         self._apply(self.ring.changes(self.spec, schedule, now, lost), now)
         assert not any(self.ring.changes(self.spec, schedule, now))
         return self.ring.view(self.spec, schedule, now)
 
     def _apply(self, changes: Changes, now: int) -> None:
         gone, kept, come = changes
-        for layer in gone:
-            assert not 0 < now < layer.expires or layer.name not in self.sets
-            self.sets.pop(layer.name, None)
-        names = {layer.name: layer for layer in self.ring.layers if layer not in gone}
-        assert not names.keys() & {layer.name for layer in come}
-        names |= {layer.name: layer for layer in (*kept, *come)}
-        self.sets |= {layer.name: set() for layer in come}
+        for bitmap in gone:
+            assert not 0 < now < bitmap.expires or bitmap.name not in self.sets
+            self.sets.pop(bitmap.name, None)
+        names = {bitmap.name: bitmap for bitmap in self.ring.bitmaps if bitmap not in gone}
+        assert not names.keys() & {bitmap.name for bitmap in come}
+        names |= {bitmap.name: bitmap for bitmap in (*kept, *come)}
+        self.sets |= {bitmap.name: set() for bitmap in come}
         counts = {name: len(self.sets[name]) for name in names}
-        self.ring = replace(self.ring, layers=tuple(sorted(names.values())), counts=counts)
+        self.ring = replace(self.ring, bitmaps=tuple(sorted(names.values())), counts=counts)
 
     def add(self, url: str, schedule: Schedule, now: int) -> bool:
         view = self.use(schedule, now)
-        if any(url in self.sets[layer.name] for layer in view.tested):
+        if any(url in self.sets[bitmap.name] for bitmap in view.tested):
             return False
-        for layer in view.written:
-            self.sets[layer.name].add(url)
+        for bitmap in view.written:
+            self.sets[bitmap.name].add(url)
         names = self.ring.counts.keys()
         self.ring = replace(self.ring, counts={name: len(self.sets[name]) for name in names})
         return True
 
     def has(self, url: str, schedule: Schedule, now: int) -> bool:
         view = self.use(schedule, now)
-        return any(url in self.sets[layer.name] for layer in view.tested)
+        return any(url in self.sets[bitmap.name] for bitmap in view.tested)
 
 
 @pytest.mark.parametrize("spec", [SPEC, WRITE_ALL], ids=["write-newest", "write-all"])
@@ -149,15 +149,15 @@ def test_a_clock_that_jumps_hides_nothing_for_longer_than_its_window(jumps: list
     assert not bloom.has("u", schedule, NOW + 800 * DAY)
 
 
-def test_a_full_layer_gets_a_larger_one_and_the_error_rates_stay_below_the_bound() -> None:
+def test_a_full_bitmap_gets_a_larger_one_and_the_error_rates_stay_below_the_bound() -> None:
     schedule, ring = Schedule.of("2 months"), Filter()
     for number in range(20_000):
         ring.add(str(number), schedule, NOW)
-    layers = ring.ring.layers
-    assert [layer.number for layer in layers] == list(range(len(layers)))
-    assert len(layers) > 3
-    assert all(b.capacity == pytest.approx(2 * a.capacity, rel=0.01) for a, b in pairwise(layers))
-    assert all(ring.ring.counts[one.name] == one.capacity for one in layers[:-1])
+    bitmaps = ring.ring.bitmaps
+    assert [bitmap.number for bitmap in bitmaps] == list(range(len(bitmaps)))
+    assert len(bitmaps) > 3
+    assert all(b.capacity == pytest.approx(2 * a.capacity, rel=0.01) for a, b in pairwise(bitmaps))
+    assert all(ring.ring.counts[one.name] == one.capacity for one in bitmaps[:-1])
 
 
 def test_a_generation_is_as_large_as_the_oldest_one_that_is_remembered() -> None:
@@ -166,14 +166,14 @@ def test_a_generation_is_as_large_as_the_oldest_one_that_is_remembered() -> None
     for day, count in enumerate((3_000, 10)):
         for number in range(count):
             assert bloom.add(f"{day} {number}", schedule, NOW + day * DAY)
-    (layer,) = bloom.use(schedule, NOW + 2 * DAY).written
-    assert layer.capacity >= 3_000
+    (bitmap,) = bloom.use(schedule, NOW + 2 * DAY).written
+    assert bitmap.capacity >= 3_000
 
 
 def test_a_ring_is_looked_at_again_when_it_forgets_the_first_of_its_generations() -> None:
     bloom, schedule = Filter(), Schedule.of("6 months")
     bloom.use(Schedule.of("2 days"), NOW)
-    (short,) = bloom.ring.layers
+    (short,) = bloom.ring.bitmaps
     assert bloom.use(schedule, NOW).until == short.expires - SLACK_SECONDS
     assert short.expires - SLACK_SECONDS < schedule.bounds(NOW)[1]
 
@@ -183,24 +183,24 @@ def test_a_generation_of_a_longer_window_grows_and_keeps_its_expiry() -> None:
     bloom, long, short = Filter(WRITE_ALL), Schedule.of("5 months"), Schedule.of("1 month")
     for number in range(SPEC.capacity):
         bloom.add(str(number), long, NOW)
-    (full,) = bloom.ring.layers
+    (full,) = bloom.ring.bitmaps
     later = NOW + 75 * DAY
     assert bloom.has("0", short, later)
-    grown = [layer for layer in bloom.ring.layers if layer.generation == full.generation]
-    assert [(layer.number, layer.expires) for layer in grown] == [
+    grown = [bitmap for bitmap in bloom.ring.bitmaps if bitmap.generation == full.generation]
+    assert [(bitmap.number, bitmap.expires) for bitmap in grown] == [
         (0, full.expires),
         (1, full.expires),
     ]
 
 
-def test_a_lost_layer_is_replaced_and_another_filters_are_all_gone() -> None:
+def test_a_lost_bitmap_is_replaced_and_another_filters_are_all_gone() -> None:
     bloom, schedule = Filter(), Schedule.of("2 months")
     view = bloom.use(schedule, NOW)
-    (layer,) = view.written
-    lost = bloom.ring.changes(SPEC, schedule, NOW, [layer.name])
-    assert (lost.gone, [one.name for one in lost.come]) == ([layer], [layer.name])
+    (bitmap,) = view.written
+    lost = bloom.ring.changes(SPEC, schedule, NOW, [bitmap.name])
+    assert (lost.gone, [one.name for one in lost.come]) == ([bitmap], [bitmap.name])
     other = bloom.ring.changes(replace(SPEC, id="other"), schedule, NOW)
-    assert other.gone == [layer]
+    assert other.gone == [bitmap]
 
 
 FIELDS = {"id": "a", "v:default": "1", "default:0-0.0": "8 1 0 1", "n:default:0-0.0": "1"}
@@ -239,11 +239,11 @@ def test_any_fields_make_a_ring_that_can_be_used_or_an_error(
         ring = Ring.parse("default", 0, fields)
     except ValueError:
         return
-    assert ring.count(ring.layers) >= 0
+    assert ring.count(ring.bitmaps) >= 0
     schedule = Schedule.of(window)
     assert ring.view(SPEC, schedule, NOW).until >= 0
     changes = ring.changes(SPEC, schedule, NOW)
-    assert all(0 < layer.memory <= 512 << 20 for layer in changes.come)
+    assert all(0 < bitmap.memory <= 512 << 20 for bitmap in changes.come)
 
 
 def test_a_ring_reads_what_it_writes_in_any_order() -> None:

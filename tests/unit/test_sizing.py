@@ -10,15 +10,15 @@ from scipy import stats
 
 from scrapy_bloom.bloom.errors import ConfigurationError
 from scrapy_bloom.bloom.model.sizing import (
-    COMFORTABLE_LAYER_BITS,
+    COMFORTABLE_BITMAP_BITS,
+    MAX_BITMAP_BITS,
     MAX_GROWN_BITS,
-    MAX_LAYER_BITS,
     OVERFLOW_RISK,
     any_of,
+    bitmap_capacity,
+    bitmap_error_rate,
     block_capacity,
     default_blocks,
-    layer_capacity,
-    layer_error_rate,
     plan,
     predicted_error_rate,
     required_bits,
@@ -49,7 +49,7 @@ def test_predicted_rate_is_exact(n: int, bits: int, k: int) -> None:
 
 @given(st.integers(1, 10**7), st.floats(1e-9, 0.5), st.integers(1, 300), st.integers(1, 64))
 def test_plan_keeps_the_error_rate(n: int, p: float, blocks: int, tested: int) -> None:
-    """Of all generations that are tested; half of it is for layers that may follow."""
+    """Of all generations that are tested; half of it is for bitmaps that may follow."""
     planned = plan(n, p, tested=tested, blocks=blocks)
     share = p / 2
     rate = predicted_error_rate(n / blocks, planned.num_bits, planned.num_hashes)
@@ -80,29 +80,31 @@ def test_the_fewest_seeds_that_waste_little_are_taken(n: int, p: float) -> None:
 def test_of_counters_more_blocks_are_taken_and_fewer_fit_in_one() -> None:
     bits, counters = (default_blocks(10**8, 1e-5, 17, width) for width in (1, 4))
     assert counters == 4 * bits
-    assert 4 * plan(10**8, 1e-5, width=4).num_bits <= COMFORTABLE_LAYER_BITS
-    assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_LAYER_BITS
+    assert 4 * plan(10**8, 1e-5, width=4).num_bits <= COMFORTABLE_BITMAP_BITS
+    assert plan(10**8, 1e-5, blocks=1).num_bits <= MAX_BITMAP_BITS
     assert default_blocks(1_000_000, 1e-5, 17) == 4
     match = r"in 1 shards needs bitmaps of 1,\d\d\d MiB.*512 MiB. Set more `blocks`"
     with pytest.raises(ConfigurationError, match=match):
         plan(10**8, 1e-5, blocks=1, width=4)
 
 
-# -- generations and layers --
+# -- generations and bitmaps --
 
 
 @given(st.floats(1e-12, 0.999), st.integers(1, 64), st.integers(1, 64))
-def test_layers_of_all_generations_share_one_error_rate(p: float, tested: int, layers: int) -> None:
-    """However many layers there are: the sum of their shares is what was asked for, at most."""
-    rates = [layer_error_rate(p, tested, index) for index in range(layers)]
+def test_bitmaps_of_all_generations_share_one_error_rate(
+    p: float, tested: int, bitmaps: int
+) -> None:
+    """However many bitmaps there are: the sum of their shares is what was asked for, at most."""
+    rates = [bitmap_error_rate(p, tested, index) for index in range(bitmaps)]
     assert rates == sorted(rates, reverse=True)
-    assert math.fsum(rates) * tested == pytest.approx(p * layers / (layers + 1))
+    assert math.fsum(rates) * tested == pytest.approx(p * bitmaps / (bitmaps + 1))
     assert any_of(rates * tested) <= p
 
 
 @given(st.integers(2, MAX_GROWN_BITS), st.floats(1e-9, 0.9), st.integers(1, 20))
-def test_a_layer_of_a_given_size_keeps_its_rate(bits: int, p: float, k: int) -> None:
-    n = layer_capacity(bits, p, k)
+def test_a_bitmap_of_a_given_size_keeps_its_rate(bits: int, p: float, k: int) -> None:
+    n = bitmap_capacity(bits, p, k)
     assume(n > 1)  # it has to take one, whatever that costs
     assert predicted_error_rate(n, bits, k) <= p * (1 + 1e-9)
 
@@ -113,8 +115,8 @@ def test_chance_of_any() -> None:
     assert any_of([1e-20]) == pytest.approx(1e-20, rel=1e-12)
 
 
-def test_seeds_that_contradict_the_error_rate_of_a_layer_are_refused() -> None:
-    """The more generations are tested, the less a layer may have, and the more seeds it needs."""
+def test_seeds_that_contradict_the_error_rate_of_a_bitmap_are_refused() -> None:
+    """The more generations are tested, the less a bitmap may have, and the more seeds it needs."""
     assert plan(1_000_000, 1e-3, num_hashes=2)
     with pytest.raises(
         ConfigurationError, match=r"2 `seeds` .* 7.8125e-06 for each .* take about 17"

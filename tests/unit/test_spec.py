@@ -82,8 +82,8 @@ def test_bitmaps_past_the_largest_keep_the_error_rate_of_the_filter(
     schedule = Schedule.of(window)
     asked = Options(capacity=capacity, error_rate=error_rate, blocks=blocks, ring=ring)
     spec = asked.create(schedule)
-    grown = [spec.first_layer(schedule, 0, 0, 0)]
-    grown += (spec.next_layer(schedule, grown[-1]) for _ in range(40))
+    grown = [spec.first_bitmap(schedule, 0, 0, 0)]
+    grown += (spec.next_bitmap(schedule, grown[-1]) for _ in range(40))
     rates = [predicted_error_rate(one.capacity, one.bits, len(spec.seeds)) for one in grown]
     tested = schedule.generations if spec.tests_all else 1
     assert math.fsum(rates) * tested <= error_rate * (1 + 1e-9)
@@ -93,8 +93,8 @@ def test_bitmaps_past_the_largest_keep_the_error_rate_of_the_filter(
 @pytest.mark.parametrize("capacity", [1_000, 10**6, 10**8])
 def test_bitmaps_double_up_to_the_largest_or_to_the_capacity(capacity: int, counting: bool) -> None:
     spec = Options(capacity=capacity, blocks=8, counting=counting).create(NEVER)
-    grown = [spec.first_layer(NEVER, 0, 0, 0)]
-    grown += (spec.next_layer(NEVER, grown[-1]) for _ in range(25))
+    grown = [spec.first_bitmap(NEVER, 0, 0, 0)]
+    grown += (spec.next_bitmap(NEVER, grown[-1]) for _ in range(25))
     assert grown[0].capacity == pytest.approx(block_capacity(capacity, 8), rel=1e-3)
     for one, following in pairwise(grown):
         if following.memory > MAX_GROWN_BITS // 8:
@@ -192,11 +192,11 @@ def test_any_text_is_an_error(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from([*FIELDS, "x"]), values, min_size=1, max_size=3))
-def test_any_fields_are_a_spec_that_makes_layers_or_an_error(change: dict[str, Any]) -> None:
+def test_any_fields_are_a_spec_that_makes_bitmaps_or_an_error(change: dict[str, Any]) -> None:
     try:
         spec = Spec.parse(json.dumps({**FIELDS, **change}))
     except ValueError:
         return
-    layer = spec.first_layer(Schedule.of("2 months"), 0, 2_678_400, 0)
-    assert 0 < layer.memory <= 512 << 20
-    assert spec.next_layer(NEVER, layer).capacity > 0
+    bitmap = spec.first_bitmap(Schedule.of("2 months"), 0, 2_678_400, 0)
+    assert 0 < bitmap.memory <= 512 << 20
+    assert spec.next_bitmap(NEVER, bitmap).capacity > 0

@@ -16,7 +16,7 @@ from scrapy_bloom.bloom.extras.bitmaps import (
     rings_of,
     spans,
 )
-from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.bitmap import Bitmap
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.protocol.rings import Operation
 from scrapy_bloom.bloom.protocol.session import Session
@@ -46,12 +46,12 @@ def cardinality(*sessions: Session) -> Operation[float]:
     read, total = read_from(sessions, partial(_merged, or_)), 0.0
     k = len(sessions[0].known.seeds)
     for ring in rings:
-        for layer in ring.layers:
+        for bitmap in ring.bitmaps:
             ones = 0
-            for start, size in spans(layer):
-                chunk = yield from read(ring, layer, start, size)
-                ones += _ones(chunk, layer)
-            total += estimate(ones, layer.bits, k)
+            for start, size in spans(bitmap):
+                chunk = yield from read(ring, bitmap, start, size)
+                ones += _ones(chunk, bitmap)
+            total += estimate(ones, bitmap.bits, k)
     if total == inf:
         raise StorageError("All bits of a bitmap are set, so its items can't be estimated")
     return total
@@ -73,18 +73,18 @@ def combine(sessions: tuple[Session, ...], target: Session, *, shared: bool) -> 
     spec = sessions[0].known
     taken = {(ring.window, ring.block): ring.counts for ring in rings}
 
-    def count(ring: Ring, layer: Layer, ones: int) -> int:
+    def count(ring: Ring, bitmap: Bitmap, ones: int) -> int:
         if len(sessions) == 1:
-            return taken[ring.window, ring.block].get(layer.name, 0)
-        guess = estimate(ones, layer.bits, len(spec.seeds))
-        return layer.capacity if guess == inf else round(guess)
+            return taken[ring.window, ring.block].get(bitmap.name, 0)
+        guess = estimate(ones, bitmap.bits, len(spec.seeds))
+        return bitmap.capacity if guess == inf else round(guess)
 
     merge = partial(_merged, and_ if shared else or_)
     yield from install(target, spec, rings, read_from(sessions, merge), count)
 
 
 def _read(sessions: tuple[Session, ...], *, tested: bool = False) -> Operation[list[Ring]]:
-    """Return the rings that filters have together: each layer that is in any of them."""
+    """Return the rings that filters have together: each bitmap that is in any of them."""
     found: list[list[Ring]] = []
     for session in sessions:
         found.append((yield from rings_of(session, tested=tested)))
@@ -94,16 +94,16 @@ def _read(sessions: tuple[Session, ...], *, tested: bool = False) -> Operation[l
     for ring in (ring for own in found for ring in own):
         place = ring.window, ring.block
         if place in joined:
-            layers = {layer.name: layer for layer in (*ring.layers, *joined[place].layers)}
-            joined[place] = ring.with_layers(layers.values())
+            bitmaps = {bitmap.name: bitmap for bitmap in (*ring.bitmaps, *joined[place].bitmaps)}
+            joined[place] = ring.with_bitmaps(bitmaps.values())
         else:
             joined[place] = ring
     return sorted(joined.values(), key=lambda ring: -ring.block)
 
 
-def _ones(chunk: bytes, layer: Layer) -> int:
+def _ones(chunk: bytes, bitmap: Bitmap) -> int:
     """Return how many bits, or counters, of a chunk aren't 0."""
-    if layer.width == 1:
+    if bitmap.width == 1:
         return int.from_bytes(chunk, "little").bit_count()
     return sum((byte > 15) + (byte & 15 > 0) for byte in chunk)
 

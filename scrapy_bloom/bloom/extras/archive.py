@@ -1,7 +1,7 @@
 """Saves filters to files while they are in use, and loads them under a free key.
 
 A file is gzip, so that damage is noticed and empty bitmaps shrink. It has a line of JSON with the
-spec and all rings, and then the bitmaps in their order. The layers say how long they are.
+spec and all rings, and then the bitmaps in their order. The rings say how long they are.
 """
 
 import gzip
@@ -15,7 +15,7 @@ from typing import IO
 
 from scrapy_bloom.bloom.errors import ArchiveError, BloomError
 from scrapy_bloom.bloom.extras.bitmaps import install, read_from, rings_of, spans
-from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.bitmap import Bitmap
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.spec import Spec
 from scrapy_bloom.bloom.protocol.rings import Operation
@@ -44,9 +44,9 @@ def save(path: Path, session: Session) -> Operation[None]:
         line = {"spec": session.known.dump(), "rings": stored}
         file.write(json.dumps(line).encode() + b"\n")
         for ring in rings:
-            for layer in ring.layers:
-                for start, size in spans(layer):
-                    chunk = yield from read(ring, layer, start, size)
+            for bitmap in ring.bitmaps:
+                for start, size in spans(bitmap):
+                    chunk = yield from read(ring, bitmap, start, size)
                     file.write(chunk)
 
 
@@ -60,10 +60,10 @@ def load(path: Path, session: Session, max_memory: int) -> Operation[None]:
     with _reading(path) as file:
         spec, rings = _parse(file.readline(MAX_LINE_BYTES), max_memory)
 
-        def read(ring: Ring, layer: Layer, start: int, size: int) -> Operation[bytes]:
+        def read(ring: Ring, bitmap: Bitmap, start: int, size: int) -> Operation[bytes]:
             chunk = file.read(size)
-            is_last = (ring, layer) == (rings[-1], rings[-1].layers[-1])
-            is_end = is_last and start + size == layer.memory
+            is_last = (ring, bitmap) == (rings[-1], rings[-1].bitmaps[-1])
+            is_end = is_last and start + size == bitmap.memory
             if len(chunk) < size or (is_end and file.read(1)):
                 raise ValueError("it has another length than its bitmaps")
             yield []
@@ -88,12 +88,12 @@ def _parse(line: bytes, max_memory: int) -> tuple[Spec, list[Ring]]:
         raise ValueError("it has shards that its filter doesn't have")
     if len({(ring.window, ring.block) for ring in rings}) < len(rings):
         raise ValueError("it has a shard twice")
-    layers = [layer for ring in rings for layer in ring.layers]
-    if not all(ring.layers for ring in rings):
+    bitmaps = [bitmap for ring in rings for bitmap in ring.bitmaps]
+    if not all(ring.bitmaps for ring in rings):
         raise ValueError("it has a shard without bitmaps")
-    if any(layer.width != spec.width for layer in layers):
+    if any(bitmap.width != spec.width for bitmap in bitmaps):
         raise ValueError("it has bitmaps of another kind")
-    if sum(layer.memory for layer in layers) > max_memory:
+    if sum(bitmap.memory for bitmap in bitmaps) > max_memory:
         raise ValueError(f"its bitmaps take more than {max_memory:,} bytes")
     return spec, rings
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from scrapy_bloom.bloom.errors import ConfigurationError, FilterMismatchError
-from scrapy_bloom.bloom.model.layer import Layer
+from scrapy_bloom.bloom.model.bitmap import Bitmap
 from scrapy_bloom.bloom.model.ring import Ring
 from scrapy_bloom.bloom.model.spec import FIXED, Spec
 from scrapy_bloom.bloom.protocol import whole
@@ -19,12 +19,12 @@ CHUNK_BYTES = 256 << 10
 #: Seconds that a bitmap lasts while its filter isn't installed yet.
 INSTALL_SECONDS = 86_400
 
-#: Returns a chunk of a layer's bitmap: its first byte, and how many.
-ReadChunk = Callable[[Ring, Layer, int, int], Operation[bytes]]
+#: Returns a chunk of a bitmap: its first byte, and how many.
+ReadChunk = Callable[[Ring, Bitmap, int, int], Operation[bytes]]
 
 
 def rings_of(session: Session, *, tested: bool = False) -> Operation[list[Ring]]:
-    """Return all rings of a filter as they are now, perhaps only with the layers that are tested.
+    """Return all rings of a filter as they are now, perhaps only with the bitmaps that are tested.
 
     Block 0 comes last, because it makes a filter of the blocks when they are installed.
 
@@ -34,14 +34,14 @@ def rings_of(session: Session, *, tested: bool = False) -> Operation[list[Ring]]
     if (yield from session.find()) is None:
         raise ConfigurationError(f"There is no filter {session.keys.prefix!r}. Check the `key`")
     views = yield from whole.read(session)
-    rings = [one.ring.with_layers(one.tested) if tested else one.ring for one in views.values()]
+    rings = [one.ring.with_bitmaps(one.tested) if tested else one.ring for one in views.values()]
     return sorted(rings, key=lambda ring: -ring.block)
 
 
-def spans(layer: Layer) -> Iterator[tuple[int, int]]:
+def spans(bitmap: Bitmap) -> Iterator[tuple[int, int]]:
     """Yield the first byte and the length of each chunk of a bitmap."""
-    for start in range(0, layer.memory, CHUNK_BYTES):
-        yield start, min(CHUNK_BYTES, layer.memory - start)
+    for start in range(0, bitmap.memory, CHUNK_BYTES):
+        yield start, min(CHUNK_BYTES, bitmap.memory - start)
 
 
 def read_from(sessions: Sequence[Session], merge: Callable[[list[bytes]], bytes]) -> ReadChunk:
@@ -50,8 +50,8 @@ def read_from(sessions: Sequence[Session], merge: Callable[[list[bytes]], bytes]
     Bits are only ever set, so there are at least as many as the counts that were read before.
     """
 
-    def read(ring: Ring, layer: Layer, start: int, size: int) -> Operation[bytes]:
-        keys = [one.keys.layer(ring.window, ring.block, layer.name) for one in sessions]
+    def read(ring: Ring, bitmap: Bitmap, start: int, size: int) -> Operation[bytes]:
+        keys = [one.keys.bitmap(ring.window, ring.block, bitmap.name) for one in sessions]
         replies = yield [Call(key, ("GETRANGE", key, start, start + size - 1)) for key in keys]
         return merge([bytes(reply.data).ljust(size, b"\0") for reply in replies])
 
@@ -63,7 +63,7 @@ def install(
     spec: Spec,
     rings: Sequence[Ring],
     read: ReadChunk,
-    count: Callable[[Ring, Layer, int], int],
+    count: Callable[[Ring, Bitmap, int], int],
 ) -> Operation[None]:
     """Write a filter under a free key: all bitmaps, and then the rings, which make it one.
 
@@ -72,7 +72,7 @@ def install(
         spec: what it's made with.
         rings: its rings, that of block 0 last.
         read: returns its bitmaps, chunk by chunk.
-        count: returns how many URLs a layer has, from its number of bits that are 1.
+        count: returns how many URLs a bitmap has, from its number of bits that are 1.
 
     Raises:
         ConfigurationError: the key is in use.
@@ -83,13 +83,15 @@ def install(
     try:
         for ring in rings:
             counts = {}
-            for layer in ring.layers:
-                key = _key(session, ring, layer, part)
-                counts[layer.name] = count(ring, layer, (yield from _write(key, ring, layer, read)))
+            for bitmap in ring.bitmaps:
+                key = _key(session, ring, bitmap, part)
+                counts[bitmap.name] = count(
+                    ring, bitmap, (yield from _write(key, ring, bitmap, read))
+                )
             installed.append(replace(ring, counts=counts))
         yield from _install(session, part, spec, installed)
     except Exception:
-        keys = [_key(session, ring, layer, part) for ring in rings for layer in ring.layers]
+        keys = [_key(session, ring, bitmap, part) for ring in rings for bitmap in ring.bitmaps]
         yield [Call(key, ("UNLINK", key)) for key in keys]
         raise
 
@@ -101,9 +103,9 @@ def _install(session: Session, part: str, spec: Spec, rings: Sequence[Ring]) -> 
         fields, keys, expires = {"id": spec.id, "spec": spec.dump()}, list[str](), list[int]()
         for ring in own:
             fields |= {f"v:{ring.window}": version, **ring.fields}
-            for layer in ring.layers:
-                keys += [_key(session, ring, layer, part), _key(session, ring, layer)]
-                expires.append(layer.key_expires)
+            for bitmap in ring.bitmaps:
+                keys += [_key(session, ring, bitmap, part), _key(session, ring, bitmap)]
+                expires.append(bitmap.key_expires)
         words = [word for pair in fields.items() for word in pair]
         keys = [session.keys.ring(block), *keys]
         (answer,) = yield [call("install", keys, *expires, *words, expires=outlives(expires))]
@@ -111,20 +113,20 @@ def _install(session: Session, part: str, spec: Spec, rings: Sequence[Ring]) -> 
             raise in_use(session)
 
 
-def _key(session: Session, ring: Ring, layer: Layer, part: str = "") -> str:
+def _key(session: Session, ring: Ring, bitmap: Bitmap, part: str = "") -> str:
     """Return the key of a bitmap, or of what is to become it."""
-    return session.keys.layer(f"{part}{ring.window}", ring.block, layer.name)
+    return session.keys.bitmap(f"{part}{ring.window}", ring.block, bitmap.name)
 
 
-def _write(key: str, ring: Ring, layer: Layer, read: ReadChunk) -> Operation[int]:
+def _write(key: str, ring: Ring, bitmap: Bitmap, read: ReadChunk) -> Operation[int]:
     """Write a bitmap under a key; return how many of its bits are 1."""
     ones = 0
     yield [
-        Call(key, ("SETRANGE", key, layer.memory - 1, b"\0")),  # allocates it at its final size
+        Call(key, ("SETRANGE", key, bitmap.memory - 1, b"\0")),  # allocates it at its final size
         Call(key, ("EXPIRE", key, INSTALL_SECONDS)),
     ]
-    for start, size in spans(layer):
-        chunk = yield from read(ring, layer, start, size)
+    for start, size in spans(bitmap):
+        chunk = yield from read(ring, bitmap, start, size)
         bits = int.from_bytes(chunk, "little").bit_count()
         if bits:
             yield [Call(key, ("SETRANGE", key, start, chunk))]
@@ -158,9 +160,9 @@ def check_equal(one: Session, two: Session, rings: Sequence[Sequence[Ring]]) -> 
         )
     sizes: dict[tuple[str, int, str], int] = {}
     for ring in (ring for own in rings for ring in own):
-        for layer in ring.layers:
-            place = ring.window, ring.block, layer.name
-            if sizes.setdefault(place, layer.bits) != layer.bits:
+        for bitmap in ring.bitmaps:
+            place = ring.window, ring.block, bitmap.name
+            if sizes.setdefault(place, bitmap.bits) != bitmap.bits:
                 raise FilterMismatchError(
                     f"The filters {one.keys.prefix!r} and {two.keys.prefix!r} have bitmaps of "
                     "different sizes, because one has grown or has another capacity"

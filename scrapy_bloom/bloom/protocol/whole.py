@@ -22,7 +22,7 @@ CHANGED_TOGETHER = 16
 def read(rings: Rings) -> Operation[dict[Place, View]]:
     """Return all rings as they are now, also those of windows that only others use.
 
-    It changes nothing. A ring whose generation isn't open yet has no written layers.
+    It changes nothing. A ring whose generation isn't open yet has no written bitmaps.
     """
     spec = yield from rings.open()
     found: dict[Place, View] = {}
@@ -34,7 +34,7 @@ def read(rings: Rings) -> Operation[dict[Place, View]]:
             rings.others |= schedules_in(reply.fields)
             for window in _windows_in(reply.fields):
                 ring = rings.parse(window, block, reply)
-                if ring.layers:
+                if ring.bitmaps:
                     found[window, block] = ring.view(spec, rings.schedule(window), reply.now)
     return found
 
@@ -51,7 +51,7 @@ def clear(rings: Rings, window: str) -> Operation[None]:
             for block, reply in zip(wave, replies, strict=True):
                 rings.others |= schedules_in(reply.fields)
                 ring = rings.parse(window, block, reply)
-                every = [layer.name for layer in ring.layers]
+                every = [bitmap.name for bitmap in ring.bitmaps]
                 if every:
                     changes = ring.changes(spec, rings.schedule(window), reply.now, every)
                     calls.append((block, rings.change(ring, changes, version=version)))
@@ -84,9 +84,9 @@ def delete(rings: Rings) -> Operation[None]:
         calls = []
         for block, reply in zip(wave, replies, strict=True):
             names = [
-                keys.layer(window, block, layer.name)
+                keys.bitmap(window, block, bitmap.name)
                 for window in _windows_in(reply.fields)
-                for layer in rings.parse(window, block, reply).layers
+                for bitmap in rings.parse(window, block, reply).bitmaps
             ]
             names += [keys.claims(spider, block) for spider in spiders]
             names += others if block == 0 else []

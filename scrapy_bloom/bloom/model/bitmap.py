@@ -6,7 +6,7 @@ from typing import NamedTuple
 SLACK_SECONDS = 86_400
 
 
-class Layer(NamedTuple):
+class Bitmap(NamedTuple):
     """One bitmap.
 
     Args:
@@ -44,7 +44,7 @@ class Layer(NamedTuple):
 
     @property
     def generation(self) -> tuple[int, int]:
-        """The values that all layers of its generation share."""
+        """The values that all bitmaps of its generation share."""
         return self.opened, self.ends
 
     @property
