@@ -307,3 +307,24 @@ def take_closings(exporter: Any) -> list[Coroutine[Any, Any, None]]:
     taken = closings.copy()
     closings.clear()
     return taken
+
+
+def asynchronous(outputs: Iterable[Any] | AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Return outputs as an asynchronous iterator."""
+    return outputs if isinstance(outputs, AsyncIterator) else _Asynchronous(outputs)
+
+
+class _Asynchronous:
+    """An iterable as an asynchronous iterator, which can go on after an exception."""
+
+    def __init__(self, outputs: Iterable[Any]) -> None:
+        self._outputs = iter(outputs)
+
+    def __aiter__(self) -> "_Asynchronous":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return next(self._outputs)
+        except StopIteration:
+            raise StopAsyncIteration from None

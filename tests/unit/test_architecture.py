@@ -21,6 +21,7 @@ ORDER = [
     "bloom.extras",
     "bloom",
     "rules",
+    "kinds",
     "settings",
     "crawl",
     "dupefilter migrate",

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from scrapy_bloom.bloom.model.spec import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
-from scrapy_bloom.settings import SETTINGS, Kind
+from scrapy_bloom.kinds import Kind
+from scrapy_bloom.settings import SETTINGS
 from tools.reference import sentence, table
 
 TEXT = Path(__file__).with_suffix(".md").read_text("utf-8")
