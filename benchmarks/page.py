@@ -106,7 +106,7 @@ def _sizes(memory: Mapping[str, int]) -> Groups:
     least = memory[OURS]
     bars = []
     for name, used in memory.items():
-        times = "" if used < 2 * least else f", {used / least:.0f} times as much"
+        times = "" if used < 2 * least else f", {used / least:.0f} times"
         bars.append(Bar(name, used, f"{megabytes(used)} MB{times}", name == OURS))
     return [("", bars)]
 

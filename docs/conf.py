@@ -102,6 +102,7 @@ def _draw(_app: Sphinx, tree: nodes.document, _page: str) -> None:
         if path.suffix == ".svg" and _STYLE.search(text := path.read_text("utf-8")):
             style = _STYLE.sub(lambda found, name=path.stem: _switched(name, *found.groups()), text)
             drawn = style.replace("<svg ", f'<svg class="picture {path.stem}" ', 1)
+            drawn = f'<div class="picture-frame">{drawn}</div>'
             image.replace_self(nodes.raw("", drawn, format="html"))
 
 
