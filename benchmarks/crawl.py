@@ -67,7 +67,8 @@ def run(size: Size) -> Found:
         f"These crawls take their pages from memory, {pages} with {LINKS} links each, and almost "
         "all links are duplicates. What is measured is the work of the CPU and the way to the "
         "server. A polite crawl, which waits for its site, is as fast with any dupefilter. The "
-        "unit is the time with Scrapy's own filter. scrapy-redis waits for the server with each link."
+        "unit is the time with Scrapy's own filter. scrapy-redis waits for the server with each "
+        "link."
     )
     return Found(rows, text, times)
 
