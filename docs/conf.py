@@ -9,7 +9,6 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 import scrapy_bloom
-from scrapy_bloom.bloom.filter import Filter, Method
 
 DOCS = Path(__file__).resolve().parent
 REPOSITORY = "https://github.com/scrapy-bloom/scrapy-bloom"
@@ -70,9 +69,6 @@ _STYLE = re.compile(
 
 def setup(app: Sphinx) -> None:
     """Connect what is below."""
-    for name, method in list(vars(Filter).items()):
-        if isinstance(method, Method):  # which autodoc wouldn't take for a method
-            setattr(Filter, name, method._operation)  # noqa: SLF001
     app.connect("source-read", _prepare)
     app.connect("doctree-resolved", _draw)
     app.connect("autodoc-process-signature", _unwrap)
@@ -115,7 +111,7 @@ def _switched(name: str, always: str, dark: str) -> str:
 
 
 def _unwrap(*event: Any) -> tuple[str, str] | None:
-    """Return the signature of an operation as callers see it."""
+    """Return the signature of a method of filters, which is written as a generator, to callers."""
     *_, signature, result = event
-    found = re.fullmatch(r"(?:.*\.)?Operation\[(.*)\]", result or "", re.DOTALL)
+    found = re.search(r"Generator\[list\[.*?Call], list\[.*?Reply], (.*)]$", f"{result}", re.DOTALL)
     return (signature, found[1]) if found else None
