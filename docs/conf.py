@@ -27,6 +27,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 root_doc = "index"
+highlight_language = "text"
 # Developers read these two in the repository.
 exclude_patterns = ["_build", "architecture.md", "design.md"]
 python_maximum_signature_line_length = 88

@@ -1,6 +1,7 @@
 """The documentation agrees with the code: names, defaults, tables and numbers."""
 
 import re
+import tomllib
 
 import pytest
 from support.pages import read
@@ -102,3 +103,12 @@ def test_a_page_gets_as_many_attempts_as_the_docs_say() -> None:
     assert MAX_ATTEMPTS == 5
     assert "A page gets five attempts" in TEXT
     assert not re.search(r"up to (5|five) times", TEXT)
+
+
+def test_readme_site_and_package_have_one_tagline_and_the_coverage_that_is_demanded() -> None:
+    project = tomllib.loads(read("pyproject.toml"))
+    for page in ("README.md", "docs/index.md"):
+        plain = re.sub(r"\[(\w+)\]\([^)]*\)", r"\1", read(page)).replace("`", "")
+        assert project["project"]["description"] in " ".join(plain.split())
+    coverage = project["tool"]["coverage"]["report"]["fail_under"]
+    assert f"coverage-over_{coverage}%25" in read("README.md")
