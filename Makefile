@@ -14,14 +14,14 @@ ENGINE = $(patsubst %,tests/crawl/test_%.py,async_callbacks as_plain cut_feeds d
 PYTEST = $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 GROUPS = demo dev docs dist bench
 
-.PHONY: help demo test test-all test-lowest test-scrapy chaos simulate mutants upstream lint format docs reference dist bench clean
+.PHONY: help demo test test-all test-lowest test-scrapy chaos simulate mutants upstream lint format docs reference terminal dist bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/demo ## crawl a small site month by month, on a server and a clock of its own
+demo: $(VENV)/demo ## crawl a small site month by month, on a server and a clock of its own (half a minute)
 	@cd example_project && ../$(BIN)/python demo.py
-test: $(VENV)/dev ## run the tests (TESTS="tests/server -k rotation" runs some)
+test: $(VENV)/dev ## run the tests (5 minutes; TESTS="tests/server -k rotation" runs some)
 	$(PYTEST) $(TESTS)
 test-all: $(VENV)/dev ## run all combinations and examples, and measure coverage (PROFILE=nightly for other examples)
 	$(PYTEST) -m "" --hypothesis-profile=$(or $(PROFILE),all) --cov --cov-report=term $(TESTS)
@@ -52,6 +52,8 @@ docs: $(VENV)/docs ## build the documentation's site in docs/_build, where any w
 	$(BIN)/python -m sphinx -W --keep-going --quiet --fresh-env --write-all -b html docs docs/_build
 reference: $(VENV)/dev ## write the pages of docs/reference that come from the code
 	$(BIN)/python -m tools.reference
+terminal: $(VENV)/dev ## record docs/terminal.svg, a terminal in which a crawl is killed
+	$(BIN)/python -m tools.terminal
 dist: $(VENV)/dist ## build the packages, and try them out in empty environments (PYTHONS=interpreters, lowest first)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist

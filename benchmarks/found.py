@@ -46,3 +46,8 @@ def ratio(ours: Sequence[float], others: Sequence[float]) -> float:
 def counted(number: float) -> str:
     """Return a number with at least three digits that count."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def megabytes(used: float) -> str:
+    """Return bytes in megabytes, with at least two digits that count."""
+    return f"{used / 1e6:.0f}" if used >= 1e7 else f"{used / 1e6:.1f}"

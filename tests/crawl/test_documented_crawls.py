@@ -3,32 +3,29 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
 from scrapy import version_info
 from support.nursery import shared_nursery
-from support.odd_site import LabOf, Reply, moved, page, serve
+from support.odd_site import LabOf, Reply, moved, page
 from support.pages import Block, blocks
 from support.servers import Server
+from support.serving import serving
 
-#: The shop that README.md crawls: so many books, of which 20 are on the first of two listings.
-BOOKS = ["sharp-objects_997", *(f"book-{number}_{number}" for number in range(31))]
-CATEGORY = "/catalogue/category/books/mystery_3"
-
-
-def listing(books: list[str], more: str = "") -> Reply:
-    links = (f'<h3><a href="../../../{book}/index.html">{book}</a></h3>' for book in books)
-    return Reply(text="".join(links) + more)
+TUTORIAL = "docs/tutorial/first-crawl.md"
+SETTINGS = "news/settings.py"
 
 
-SHOP = {
-    f"{CATEGORY}/index.html": listing(
-        BOOKS[:20], '<li class="next"><a href="page-2.html">next</a></li>'
-    ),
-    f"{CATEGORY}/page-2.html": listing(BOOKS[20:]),
-    **{f"/catalogue/{book}/index.html": Reply(text=f"<h1>{book}</h1>") for book in BOOKS},
-}
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
 
 
 class Reader:
@@ -40,53 +37,51 @@ class Reader:
     """
 
     def __init__(self, directory: Path, addresses: dict[str, str]) -> None:
-        self.directory, self._addresses = directory, addresses
-        self.logs: list[str] = []
+        self.directory, self.addresses = directory, addresses
+        self.log = ""
 
     def follow(self, block: Block) -> None:
         text = block.text
-        for address, ours in self._addresses.items():
+        for address, ours in self.addresses.items():
             text = text.replace(address, ours)
         if block.language == "python":
             self._write(text)
         elif block.language == "sh":
             self._run_beside_each_other(text.splitlines())
+        elif block.language == "text":
+            assert logged(text.splitlines(), self.log), (text, self.log)
         else:
             for part in re.split(r"^(?=\$ )", text, flags=re.MULTILINE):
-                if part:
-                    command, *lines = part.splitlines()
-                    self.run(command.removeprefix("$ "))
-                    assert not lines or logged(lines, self.logs[-1])
+                command, *lines = part.splitlines() or [""]
+                self._run(command.removeprefix("$ "))
+                assert not lines or logged(lines, self.log), (part, self.log)
 
     def _write(self, text: str) -> None:
-        """Write the file that the first line names, or append to it, or else to the settings."""
+        """Write the file that the first line names, or append to the settings."""
         first, _, rest = text.partition("\n")
-        if first.startswith("# ") and "append to" not in first:
-            (self.directory / first.removeprefix("# ")).write_text(rest)
+        if first.endswith("settings.py"):
+            with (self.directory / SETTINGS).open("a") as settings:
+                settings.write(rest)
         else:
-            with (self.directory / "bookshop/settings.py").open("a") as settings:
-                settings.write(text)
+            (self.directory / first.removeprefix("# ")).write_text(rest)
 
-    def run(self, line: str) -> None:
-        """Run a command that belongs to the project."""
-        words = self._words(line)
-        if words[0] == "cd":
-            self.directory /= words[1]
-        elif words[0] == "scrapy":
+    def _run(self, line: str) -> None:
+        """Run a command that belongs to the project; others install, or serve the magazine."""
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["scrapy"]:
+            words += ["-s", "DOWNLOAD_DELAY=0"] if words[1] == "crawl" else []
             code, out, errors = shared_nursery().run(words[1:], self.directory)
             assert code == 0, out + errors
-            if words[1] == "crawl":
-                self.logs.append(errors)
+            self.log = out + errors
+        elif words[:2] == ["python3", "magazine.py"]:
+            subprocess.run([sys.executable, *words[1:]], cwd=self.directory, check=True)
 
     def _run_beside_each_other(self, lines: list[str]) -> None:
-        commands = [self._words(line.removesuffix("&"))[1:] for line in lines]
+        commands = [shlex.split(line.removesuffix("&"))[1:] for line in lines]
+        commands = [[*command, "-s", "DOWNLOAD_DELAY=0"] for command in commands]
         log, nursery = self.directory / "log", shared_nursery()
         pids = [nursery.start(command, log, self.directory) for command in commands]
         assert [nursery.wait(pid) for pid in pids] == [0] * len(pids), log.read_text()
-
-    def _words(self, line: str) -> list[str]:
-        words = shlex.split(line, comments=True)
-        return [*words, "-s", "DOWNLOAD_DELAY=0"] if words[:2] == ["scrapy", "crawl"] else words
 
     def titles(self) -> Counter[str]:
         """Count the items in all files."""
@@ -103,25 +98,48 @@ def logged(lines: list[str], log: str) -> bool:
     return bool(re.search(pattern, log))
 
 
-def test_the_readme_is_what_happens(own_server: Server, tmp_path: Path) -> None:
-    """Two runs write each book once; the next one fetches what was asked for again.
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    """Whoever reads the tutorial, beside whom the magazine is served."""
+    pages = partial(_Quiet, directory=str(tmp_path / "magazine"))
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), pages)) as server:
+        yield Reader(tmp_path, {"127.0.0.1:8000": f"127.0.0.1:{server.server_port}"})
 
-    Then two workers on another server share the books.
-    """
-    with serve(SHOP) as site:
-        addresses = {
-            "https://books.toscrape.com": site.url,
-            "redis://redis.example:6379": own_server.url,
-        }
-        reader, expected = Reader(tmp_path, addresses), Counter(BOOKS)
-        for block in blocks("README.md", "console", "python", "sh"):
-            if block.language == "sh":
-                reader.run("scrapy crawl books")
-                expected += Counter(["sharp-objects_997", *BOOKS])
+
+def make_project(reader: Reader) -> None:
+    """Follow the tutorial until the settings."""
+    for block in blocks(TUTORIAL, "console", "python"):
+        if "settings.py" in block.text:
+            break
+        reader.follow(block)
+
+
+def test_the_tutorial_is_what_happens(reader: Reader) -> None:
+    """A run with everything, one with nothing, and one with what was published since."""
+    for block in blocks(TUTORIAL, "console", "python", "text"):
+        reader.follow(block)
+    written = [(reader.directory / f"{name}.jsonl") for name in ("first", "second", "third")]
+    assert [len(path.read_text().splitlines()) for path in written] == [110, 0, 3]
+
+
+def test_the_readme_is_what_happens(reader: Reader) -> None:
+    make_project(reader)
+    for block in blocks("README.md", "console", "python"):
+        reader.follow(block)
+    assert "110 URLs are remembered" in reader.log
+
+
+def test_several_workers_write_each_article_once(reader: Reader, own_server: Server) -> None:
+    """With the settings of README.md and of their tutorial."""
+    reader.addresses["redis://redis.example:6379"] = own_server.url
+    make_project(reader)
+    tutorial = "docs/tutorial/two-workers-one-killed.md"
+    for name in ("README.md", tutorial, "docs/how-to/several-workers.md"):
+        for block in blocks(name, "python", "sh"):
             reader.follow(block)
-            if block.mark == "log" or block.language == "sh":
-                assert reader.titles() == expected
-    assert len(reader.logs) == 3
+    titles = reader.titles()
+    assert len(titles) == 110
+    assert set(titles.values()) == {1}
 
 
 #: Follows all links, with the middleware of docs/how-to/logins.md.

@@ -7,7 +7,7 @@ from pathlib import Path
 from scrapy.settings import Settings
 
 from scrapy_bloom.cli.command import COMMANDS, EXIT_CODES, BloomCommand
-from tools.reference import sentence, table
+from tools.reference import table
 
 TEXT = Path(__file__).with_suffix(".md").read_text("utf-8")
 #: Options of all commands; argparse's own, and the group of Scrapy's, which aren't described here.
@@ -62,7 +62,6 @@ def _section(name: str, parser: argparse.ArgumentParser) -> str:
     lines = [line if line.startswith("#") else f"$ {line}" for line in examples]
     parts = [
         f"## `{name}`",
-        sentence(COMMANDS[name].HELP),
         " ".join(str(COMMANDS[name].__doc__).partition("\n\n")[2].split()),
         "\n".join(["```console", *lines, "```"]),
         table(("argument", "effect"), _rows(own)) if own else "",

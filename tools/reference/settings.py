@@ -6,7 +6,7 @@ from pathlib import Path
 from scrapy_bloom.bloom.model.spec import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 from scrapy_bloom.kinds import Kind
 from scrapy_bloom.settings import SETTINGS
-from tools.reference import sentence, table
+from tools.reference import table
 
 TEXT = Path(__file__).with_suffix(".md").read_text("utf-8")
 #: The meaning of settings that are unset.
@@ -37,9 +37,9 @@ def page() -> str:
         raise ValueError(
             f"tools/reference/settings.md and scrapy_bloom/settings.py differ: {wrong}"
         )
-    rows = [(f"[`{n}`](#{n.lower()})", default(n), SETTINGS[n].metadata["help"]) for n in listed]
+    rows = [(f"[`{n}`](#{n.lower()})", SETTINGS[n].metadata["help"]) for n in listed]
     filled = _SECTION.sub(lambda found: _section(found[1], found[2].strip()), TEXT)
-    return filled.replace("{settings}", table(("setting", "default", "meaning"), rows))
+    return filled.replace("{settings}", table(("setting", "meaning"), rows))
 
 
 def default(name: str) -> str:
@@ -53,5 +53,4 @@ def _section(name: str, text: str) -> str:
     accepts = _EXAMPLE.sub(r"`\g<0>`", kind.accepts)
     facts = [f"- Accepts: {accepts}", f"- Default: {default(name)}"]
     facts += ["- Fixed: when the filter is created"] if name in FIXED else []
-    parts = [f"### `{name}`", sentence(SETTINGS[name].metadata["help"]), text, "\n".join(facts)]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    return "\n\n".join((f"### `{name}`", text, "\n".join(facts))) + "\n"
