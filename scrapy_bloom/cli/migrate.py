@@ -75,7 +75,11 @@ def _filter(chosen: Target, server: Server) -> BloomFilter:
     with suppress(NoFilterError):
         windows = chosen.filter(server).schedules
         bloom = BloomFilter(bloom.client, bloom.key, label=bloom.label, windows=windows, **options)
-    bloom.run(note_crawl(bloom.session, chosen.spider) if chosen.spider else bloom.session.open())
+    if chosen.spider:
+        project = str(chosen.crawler.settings["BOT_NAME"])
+        bloom.run(note_crawl(bloom.session, chosen.spider, project))
+    else:
+        bloom.run(bloom.session.open())
     return bloom
 
 

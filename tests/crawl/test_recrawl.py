@@ -40,6 +40,13 @@ def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
     assert "nothing was new" not in lab.crawl(**settings).log, "the listing page was read"
 
 
+def test_a_spider_of_the_same_name_in_another_project_is_told_once(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    logs = [lab.crawl(BOT_NAME=name).log for name in ("dev", "dev", "prod", "prod")]
+    told = ["of another project ('dev') uses this filter, too" in log for log in logs]
+    assert told == [False, False, True, False]
+
+
 @pytest.mark.parametrize(
     ("replies", "hits"),
     [

@@ -151,9 +151,9 @@ def test_what_is_noted_of_an_evicted_ring_expires_even_if_the_process_is_killed_
     client: Redis,
 ) -> None:
     bloom, ttls = small(client, blocks=1, window="2 months"), list[int]()
-    entering = at_round(note_crawl(bloom.session, "shop"), 3, client.flushall)
+    entering = at_round(note_crawl(bloom.session, "shop", "bot"), 3, client.flushall)
     bloom.run(at_round(entering, 4, lambda: ttls.append(client.ttl(RING))))
     assert ttls == [-2]  # it isn't there: a hash of notes alone would have no expiry
     assert client.ttl(RING) > 0
-    assert fields(client)["s:shop"] == "1"
+    assert fields(client)["s:shop"] == "bot"
     assert small(client).open().seeds == bloom.open().seeds

@@ -159,7 +159,7 @@ def test_a_window_that_only_others_use_is_shown_and_cleared(client: Redis) -> No
 def test_entering_notes_windows_and_tells_which_have_changed(client: Redis) -> None:
     def enter(**windows: str) -> dict[str, str]:
         bloom = with_windows(client, **windows)
-        changed = bloom.run(note_crawl(bloom.session, "spider"))
+        changed, _ = bloom.run(note_crawl(bloom.session, "spider"))
         return {name: str(schedule) for name, schedule in changed.items()}
 
     assert enter(default="2 months", week="1 week") == {}

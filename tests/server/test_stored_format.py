@@ -139,7 +139,7 @@ KEYS = {
             "spec": SPEC,
             **RINGS[1],
             **RINGS[2],
-            "s:shop": "1",
+            "s:shop": "",
             "w:default": "2 months/1 month",
             "w:1-day": "1 day/12 hours",
         },

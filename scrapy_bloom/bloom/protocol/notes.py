@@ -10,16 +10,19 @@ from scrapy_bloom.bloom.protocol.rings import DEFAULT, Operation, Rings
 from scrapy_bloom.bloom.protocol.scripts import call
 
 
-def note_crawl(rings: Rings, spider: str) -> Operation[dict[str, Schedule]]:
-    """Note a crawl's spider and windows.
+def note_crawl(
+    rings: Rings, spider: str, project: str = ""
+) -> Operation[tuple[dict[str, Schedule], str]]:
+    """Note a crawl's spider, with its project, and its windows.
 
     Returns:
-        The schedules of windows that were other ones in the last crawl.
+        The schedules of windows that were other ones in the last crawl, and the project that the
+        spider of this name belonged to, if that was another one.
     """
     yield from rings.open()
     (reply,) = yield [rings.read_block(0)]
     own = {f"w:{name}": schedule.text for name, schedule in rings.windows.items()}
-    own[f"s:{spider}"] = "1"
+    own[f"s:{spider}"] = project
     news = {name: text for name, text in own.items() if reply.fields.get(name) != text}
     if news:
         note = call("note", (rings.keys.ring(0),), *chain(*news.items()))
@@ -28,7 +31,9 @@ def note_crawl(rings: Rings, spider: str) -> Operation[dict[str, Schedule]]:
             yield from rings.update({(DEFAULT, 0): there})
             yield [note]
     before = schedules_in(reply.fields)
-    return {name: before[name] for name in rings.windows if f"w:{name}" in news and name in before}
+    changed = (name for name in rings.windows if f"w:{name}" in news and name in before)
+    other = reply.fields.get(f"s:{spider}", "") if f"s:{spider}" in news else ""
+    return {name: before[name] for name in changed}, other
 
 
 def note_starts(rings: Rings, spider: str, mark: str) -> Operation[bool]:
