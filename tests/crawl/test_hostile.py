@@ -152,7 +152,7 @@ def usual(lab_of: LabOf) -> int:
 
 def assert_bounded(lab: Lab, usual: int) -> None:
     """A crawl fetches its pages, and ends, with hardly more memory."""
-    with lab.start(MEASURED, BLOOM_HEARTBEAT=1) as crawl:
+    with lab.start(MEASURED, BLOOM_HEARTBEAT=1, BLOOM_TIMEOUT=30) as crawl:
         stats = crawl.wait()
         assert "ERROR" not in crawl.log
     assert lab.site.hits() == {"/": 1, "/1": 1}

@@ -138,7 +138,7 @@ def test_no_call_gets_the_reply_of_one_that_was_given_up(proxy: Proxy, end: str)
         async with redis.asyncio.Redis.from_url(proxy.url, max_connections=1) as client:
             transport = AsyncTransport(client, "here", PATIENCE)
             await transport.run(echo("a live connection"))
-            proxy.fault = Fault(Kind.DELAY, seconds=2 * TIMEOUT, times=1)
+            proxy.fault = Fault(Kind.DELAY, seconds=10 * TIMEOUT, times=1)
             first = asyncio.ensure_future(AsyncTransport(client, "", timeout).run(echo("late")))
             await eventually(lambda: proxy.struck == 1)
             if end == "cancelled":

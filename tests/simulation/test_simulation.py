@@ -37,6 +37,7 @@ def simulate(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(3_600)  # it takes two minutes of CPU
 @pytest.mark.parametrize("kinds", SHARES, ids=",".join)
 def test_what_is_promised_holds(kinds: list[str]) -> None:
     """No page and no item of plain Scrapy's is missing, and nothing lasts that should not."""

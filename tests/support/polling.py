@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 #: Seconds that anything may take. Nothing is expected to be as slow.
-PATIENCE = 60.0
+PATIENCE = 300.0
 TICK_SECONDS = 0.01
 T = TypeVar("T")
 
