@@ -25,7 +25,7 @@ from benchmarks.found import Found, Size, counted, ratio
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.claims import Claims
 from scrapy_bloom.bloom.protocol.workers import Workers
-from scrapy_bloom.crawl.workers import Worker
+from scrapy_bloom.crawl.owners import Worker
 
 #: Items in a batch. A page has some 30 links.
 USUAL_BATCH = 30

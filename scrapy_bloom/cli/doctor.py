@@ -23,9 +23,9 @@ from scrapy_bloom.bloom.protocol.scripts import Call
 from scrapy_bloom.cli.output import plural, report, size
 from scrapy_bloom.cli.plan import SPARE, needed
 from scrapy_bloom.cli.project import Target, crawlers
-from scrapy_bloom.crawl.delivery import check_feeds, why_disabled
+from scrapy_bloom.crawl.feeds import check_feeds, why_disabled
+from scrapy_bloom.crawl.owners import outlives_process
 from scrapy_bloom.crawl.server import check_loop
-from scrapy_bloom.crawl.workers import outlives_process
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.settings import DELIVERED, in_settings
 

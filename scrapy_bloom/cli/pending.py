@@ -24,8 +24,8 @@ from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.cli.output import minute, plural, report
 from scrapy_bloom.cli.project import target
 from scrapy_bloom.cli.stored import Found, StoredFilter
+from scrapy_bloom.crawl.owners import Worker
 from scrapy_bloom.crawl.request_codec import MAX_LENGTH
-from scrapy_bloom.crawl.workers import Worker
 
 HELP = "list pending requests by worker, or pages that failed and why"
 EXAMPLES = """\

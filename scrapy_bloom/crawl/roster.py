@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.context import Context
-from scrapy_bloom.crawl.workers import Worker
+from scrapy_bloom.crawl.owners import Worker
 
 #: Seconds between heartbeats while the crawl is idle.
 IDLE_SECONDS = 0.5

@@ -16,8 +16,8 @@ from scrapy_bloom.crawl import leftovers, recovery, roster
 from scrapy_bloom.crawl.engine import FEW_REQUESTS
 from scrapy_bloom.crawl.leftovers import DUE_SECONDS, Leftovers
 from scrapy_bloom.crawl.ops import Op
+from scrapy_bloom.crawl.owners import Worker
 from scrapy_bloom.crawl.roster import Roster
-from scrapy_bloom.crawl.workers import Worker
 
 HEARTBEAT = 10
 FAR = {"BLOOM_HEARTBEAT": 3_600}

@@ -15,8 +15,8 @@ from scrapy_bloom.bloom.model.keys import Keys
 from scrapy_bloom.bloom.protocol.claims import MAX_ATTEMPTS, NewClaim
 from scrapy_bloom.bloom.protocol.notes import note_crawl
 from scrapy_bloom.bloom.protocol.workers import Workers
+from scrapy_bloom.crawl.owners import Worker
 from scrapy_bloom.crawl.request_codec import dump
-from scrapy_bloom.crawl.workers import Worker
 
 PAGES = [f"https://example.com/{place}" for place in range(1_000)]
 

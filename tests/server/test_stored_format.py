@@ -29,8 +29,8 @@ from scrapy_bloom.bloom.protocol.claims import Claims, NewClaim, StoredClaim
 from scrapy_bloom.bloom.protocol.workers import Workers
 from scrapy_bloom.crawl.identity import Identity
 from scrapy_bloom.crawl.monitor import Monitor
+from scrapy_bloom.crawl.owners import Worker, queue_of
 from scrapy_bloom.crawl.request_codec import dump
-from scrapy_bloom.crawl.workers import Worker, queue_of
 from scrapy_bloom.settings import BloomSettings
 
 RING = f"{{{KEY}:0}}:ring"

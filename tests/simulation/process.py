@@ -32,8 +32,8 @@ from scrapy_bloom.bloom.client.connect import Connection
 from scrapy_bloom.bloom.client.pools import AsyncPools, Pools, Sending
 from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.bloom.protocol import claims
-from scrapy_bloom.crawl import server, workers
-from scrapy_bloom.crawl.workers import Worker
+from scrapy_bloom.crawl import owners, server
+from scrapy_bloom.crawl.owners import Worker
 from simulation.loop import SimulatedLoop
 from simulation.site import Site, SiteError, short
 from simulation.spiders import Handler, Pages, Pipeline, Storage
@@ -393,9 +393,9 @@ def _of_package(world: World) -> list[tuple[Any, str, Any]]:
         (Pools, "exchange", exchange),
         (AsyncPools, "exchange", exchange_async),
         (Worker, "own", own),
-        (workers, "_place", lambda: world.place),
-        (workers, "os", SimpleNamespace(getpid=lambda: int(world.process.name[1:]))),
-        (workers, "_started", lambda pid: 1 if world.lives(f"p{pid}") else -1),
+        (owners, "_place", lambda: world.place),
+        (owners, "os", SimpleNamespace(getpid=lambda: int(world.process.name[1:]))),
+        (owners, "_started", lambda pid: 1 if world.lives(f"p{pid}") else -1),
         (transport, "SLICE_SECONDS", TIMEOUT / 4),
         (transport, "MIN_SLICES", 2),
         # A page fails with each request that it yields and that is not stored: a chain of them

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scrapy_bloom.bloom.protocol import claims, scripts
-from scrapy_bloom.crawl.workers import Worker
+from scrapy_bloom.crawl.owners import Worker
 from simulation.kinds import Kind
 from simulation.process import owner_of
 from simulation.rule import ONCE, Rule

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.loops import eventually, in_loop
 
-from scrapy_bloom.crawl.delivery import Hold, _File
 from scrapy_bloom.crawl.endings import Page
+from scrapy_bloom.crawl.feeds import Hold, _File
 
 
 @pytest.mark.parametrize("is_here", [True, False])

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
 
-from scrapy_bloom.crawl import workers
-from scrapy_bloom.crawl.workers import (
+from scrapy_bloom.crawl import owners
+from scrapy_bloom.crawl.owners import (
     ID_FILE,
     MAX_ARGUMENTS,
     MAX_LENGTH,
@@ -71,7 +71,7 @@ def test_any_text_is_an_entry_that_is_written_again_or_none(entry: str) -> None:
 def test_a_process_that_ended_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         worker = replace(
-            Worker.own(""), pid=child.pid, started=workers._started(child.pid), queue=""
+            Worker.own(""), pid=child.pid, started=owners._started(child.pid), queue=""
         )
         assert not worker.is_gone
         child.kill()
@@ -84,7 +84,7 @@ def test_a_process_that_ended_is_gone() -> None:
 #: Prints its entry, and which of the entries that it reads are of processes that have ended.
 NAMESAKE = """
 import sys
-from scrapy_bloom.crawl.workers import Worker
+from scrapy_bloom.crawl.owners import Worker
 print(Worker.own("").member, flush=True)
 for line in sys.stdin:
     print(Worker.parse(line.strip()).is_gone, flush=True)
@@ -142,7 +142,7 @@ def test_a_process_that_proc_hides_is_gone_only_if_there_is_none(
 
 def test_where_nothing_can_be_told_nobody_is_gone() -> None:
     assert not WORKER.is_gone
-    with patch.object(workers, "_place", lambda: ""):
+    with patch.object(owners, "_place", lambda: ""):
         assert not replace(Worker.own(""), started=1).is_gone
 
 
