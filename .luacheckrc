@@ -5,7 +5,7 @@ read_globals = {"ARGV", "KEYS", "bit", "cjson", "cmsgpack", "redis", "struct"}
 
 -- Some texts stand before others (scripts.py says which), so these can use their local variables. Such variables look
 -- unused where they are made, and undefined where they are used.
-for _, name in ipairs({"counters", "layers", "ring", "server"}) do
+for _, name in ipairs({"counters", "bitmaps", "ring", "server"}) do
   files["**/" .. name .. ".lua"] = {ignore = {"2[1-4]1"}}
 end
 files["**/lua/*.lua"] = {
@@ -14,8 +14,8 @@ files["**/lua/*.lua"] = {
     "NAMED",
     -- ring
     "MAX_FIELDS", "answer", "call", "expire", "name_of", "ring",
-    -- layers
-    "bits", "capacity", "counter", "current", "ends", "format", "groups", "judge_all", "k", "layers", "lost",
+    -- bitmaps
+    "bits", "capacity", "counter", "current", "ends", "format", "groups", "judge_all", "k", "bitmaps", "lost",
     "offsets_in", "packed", "seen_from", "unpacked", "width", "window", "written",
     -- counters
     "counters", "get",
