@@ -45,7 +45,7 @@ class Offer:
 
 
 class Offers:
-    """Listens to the scheduler: see ``engine.SchedulerListener``.
+    """Listens to the scheduler: see ``hooks.SchedulerListener``.
 
     Args:
         context: the objects that all parts use.

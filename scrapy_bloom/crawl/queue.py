@@ -72,9 +72,9 @@ class Queue:
 
     def store(self, request: Request) -> Key | None:
         """Note that a request is stored with its own claim; return that if it's in the queue."""
-        if request not in self._queued:
-            return None
         claims = self.claims_of(request)
+        if request not in self._queued or not claims:
+            return None
         key = next(reversed(claims))
         claims[key] = True
         set_claims(request, claims)
@@ -89,10 +89,11 @@ class Queue:
         for request in [*self._queued]:
             if len(given) == most:
                 break
-            claims = self.claims_of(request)
-            key = next(iter(claims))
-            can_be = [*claims.values()] == [True] and not request.dont_filter and key not in given
-            if can_be and not key[1].startswith(ONCE):
+            claims = self.claims_of(request)  # none, if the spider has emptied its meta since
+            key = next(iter(claims), None)
+            if key is None or key in given or key[1].startswith(ONCE) or request.dont_filter:
+                continue
+            if [*claims.values()] == [True]:
                 given[key] = request
                 del self._queued[request]
                 self._given.add(request)
