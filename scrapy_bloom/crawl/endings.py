@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.protocol.claims import ASTRAY, DROPPED
+from scrapy_bloom.bloom.protocol.claims import ASTRAY, DROPPED, NewClaim
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.ops import Op, OpKind
@@ -136,7 +136,7 @@ class Endings:
 
     def store(self, key: Key, request: str) -> None:
         """Give a claim its request: nobody has to wait for it any more."""
-        self._put(Op.claim(key, request))
+        self._put(Op(OpKind.CLAIM, NewClaim.of(key, request)))
         if key not in self.here:
             return
         self._local.see(key, is_own=True)
@@ -297,7 +297,7 @@ class Endings:
         if key in self.targets:
             self.targets.discard(key)
             reason = f"{ASTRAY}{reason}"
-        self._put(Op(kind, key, reason, page.claims[key], page.epoch))
+        self._put(Op(kind, NewClaim(key, reason, page.claims[key]), page.epoch))
 
 
 def _is_circle(here: Mapping[Key, Sequence[Page]], page: Page, key: Key) -> bool:

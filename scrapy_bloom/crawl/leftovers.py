@@ -13,14 +13,14 @@ from secrets import token_hex
 from scrapy import Request
 
 from scrapy_bloom.bloom.model.hashing import field_of
-from scrapy_bloom.bloom.protocol.claims import DROPPED, StoredClaim
+from scrapy_bloom.bloom.protocol.claims import DROPPED, NewClaim, StoredClaim
 from scrapy_bloom.bloom.protocol.rings import DEFAULT, parts
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl import request_codec
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.endings import ONCE
 from scrapy_bloom.crawl.offers import Offers
-from scrapy_bloom.crawl.ops import Op
+from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.roster import Roster
 from scrapy_bloom.crawl.writer import Writer
 
@@ -236,7 +236,7 @@ class Leftovers:
         spec = self._context.server.bloom.session.spec
         is_in_place = spec is None or spec.hasher.block(key[1]) == block
         if not is_in_place:  # the filter's header was lost, and the new one has other seeds
-            self._writer.put(Op.claim(key, text))
+            self._writer.put(Op(OpKind.CLAIM, NewClaim.of(key, text)))
         return is_in_place
 
     def _key(self, name: str, request: Request) -> Key:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from secrets import token_hex
 
 from scrapy import Request
 
@@ -42,14 +41,19 @@ class Lookup:
         request: the request.
         verdict: None until the server was asked.
         known: about its URL; None if it's new.
-        text: the request as it is stored with its claim.
+        claim: that is made if it's new; None until it's about to be asked for.
     """
 
     key: Key
     request: Request
     verdict: Verdict | None = None
     known: Known | None = None
-    text: str = ""
+    claim: NewClaim | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the request is stored with its claim."""
+        return self.claim is not None and self.claim.request != ""
 
     @property
     def is_duplicate(self) -> bool:
@@ -105,10 +109,12 @@ class Lookups:
             return Known.HERE
         return self._local.known(key, is_up=self._outage.is_up)
 
-    def dump(self, lookup: Lookup) -> None:
-        """Write a lookup's request as it is stored, unless that's done."""
-        if self._offers is not None and not lookup.text:
-            lookup.text = self._offers.text_of(lookup.request)
+    def claim_of(self, lookup: Lookup) -> NewClaim:
+        """Return the claim of a lookup's request, as the request is when this is first called."""
+        if lookup.claim is None:
+            text = "" if self._offers is None else self._offers.text_of(lookup.request)
+            lookup.claim = NewClaim.of(lookup.key, text)
+        return lookup.claim
 
     def look_up_now(self, lookup: Lookup) -> None:
         """Give a lookup its verdict, blocking."""
@@ -155,7 +161,7 @@ class Lookups:
                 self._answer(lookup, verdict)
                 if not lookup.is_duplicate:
                     self.reserved[lookup.key] = lookup
-                    if self._offers is not None and not lookup.text:
+                    if self._offers is not None and not lookup.is_stored:
                         self._here.setdefault(lookup.key, [])
             self.give_back(MAX_RESERVED)
 
@@ -180,7 +186,7 @@ class Lookups:
             if self._offers is not None:
                 self._offers.pages.endings.lose(key)
                 if verdict is not Verdict.UNKNOWN:
-                    self._put(Op(OpKind.RELEASE, key))
+                    self._put(Op(OpKind.RELEASE, NewClaim(key)))
 
     async def finish(self) -> None:
         """Wait for the rounds of callers; end claims of requests that were never scheduled."""
@@ -193,10 +199,7 @@ class Lookups:
         claims, me = self._context.claims, self._context.me
         if self._offers is None:
             return claims.session.add([one.key for one in lookups])
-        for lookup in lookups:
-            self.dump(lookup)
-        new = [NewClaim(one.key, token_hex(4), one.text) for one in lookups]
-        return claims.claim(new, me.owner, me.id)
+        return claims.claim([*map(self.claim_of, lookups)], me.owner, me.id)
 
     @contextmanager
     def answering(self, lookup: Lookup) -> Iterator[None]:

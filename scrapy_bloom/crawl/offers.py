@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
+from scrapy_bloom.bloom.protocol.claims import NewClaim
 from scrapy_bloom.bloom.protocol.rings import DEFAULT
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl.context import Context
@@ -97,7 +98,7 @@ class Offers:
             claims[key] = bool(text)
         if not (offer.inherited or offer.is_successor):  # else what led to it has claims
             once = DEFAULT, ONCE + token_bytes(8)
-            self._put(Op.claim(once, text, OpKind.KEEP))
+            self._put(Op(OpKind.KEEP, NewClaim.of(once, text)))
             claims[once] = bool(text)
         if claims:
             set_claims(request, claims)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from secrets import token_hex
 
 from scrapy_bloom.bloom.protocol.claims import FAILED, NewClaim
 from scrapy_bloom.bloom.protocol.session import Key
@@ -42,27 +41,18 @@ class Op:
 
     Args:
         kind: its effect.
-        key: of the URL.
-        nonce: of the claim to be made, or why the URL waits.
-        text: the request, as it's stored; "" if it isn't.
+        claim: that is made, changed or ended.
         epoch: of the server, in which its page began to yield.
     """
 
     kind: OpKind
-    key: Key
-    nonce: str = ""
-    text: str = ""
+    claim: NewClaim
     epoch: int = 0
 
-    @classmethod
-    def claim(cls, key: Key, text: str, kind: OpKind = OpKind.CLAIM) -> "Op":
-        """Return an op that makes a claim, or gives its request to one that has none."""
-        return cls(kind, key, token_hex(4), text)
-
     @property
-    def stored(self) -> NewClaim:
-        """The claim as it's stored."""
-        return NewClaim(self.key, self.nonce or "-", self.text)
+    def key(self) -> Key:
+        """The URL's key."""
+        return self.claim.key
 
 
 class Applier:
@@ -90,10 +80,11 @@ class Applier:
                 continue
             # The server may have lost claims on the page's links.
             self._monitor.count("repeated", op.key[0])
-            op.kind, op.nonce = OpKind.STAY, "lost-by-server"
+            op.kind, reason = OpKind.STAY, "lost-by-server"
             if op.epoch < self._outage.restarted or self._shares_queue:
-                op.kind, op.nonce = OpKind.REPEAT, "server-restarted"
+                op.kind, reason = OpKind.REPEAT, "server-restarted"
                 self._local.forget(op.key)
+            op.claim = op.claim._replace(nonce=reason)
         for kind in OpKind:
             same = [op for op in batch if op.kind is kind]
             if same:
@@ -101,7 +92,7 @@ class Applier:
 
     async def _apply_kind(self, kind: OpKind, ops: Sequence[Op], losses: int) -> None:
         claims, run, keys = self._claims, self._server.run, [op.key for op in ops]
-        owner, made = self._me.owner, [op.stored for op in ops]
+        owner, made = self._me.owner, [op.claim for op in ops]
         owners = self._me.id, owner
         if kind is OpKind.CLAIM:
             await run(claims.claim(made, owner, self._me.id))

@@ -130,7 +130,7 @@ class Starts:
                 lookup = self._lookups.prepare(output)
             if lookup and not lookup.is_duplicate:
                 if self._outputs.will_be_scheduled(output):
-                    self._lookups.dump(lookup)  # now, because others are being looked up
+                    self._lookups.claim_of(lookup)  # now, because others are being looked up
                 else:
                     lookup = None
         self._read.append((output, lookup))

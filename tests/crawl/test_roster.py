@@ -12,10 +12,11 @@ from support.servers import Server
 from support.workers import Worker as Crawler
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.bloom.protocol.claims import NewClaim
 from scrapy_bloom.crawl import leftovers, recovery, roster
 from scrapy_bloom.crawl.engine import FEW_REQUESTS
 from scrapy_bloom.crawl.leftovers import DUE_SECONDS, Leftovers
-from scrapy_bloom.crawl.ops import Op
+from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.owners import Worker
 from scrapy_bloom.crawl.roster import Roster
 
@@ -231,5 +232,5 @@ async def test_an_idle_crawl_waits_for_its_writes(own_server: Server) -> None:
     async with Crawler(own_server.url, **FAR) as crawler:
         idle = recovery.Idle(count=0, waits_until=0)
         assert not crawler.crawl._recovery._may_find_more(idle)
-        crawler.ops.append(Op.claim(("default", b"a" * 20), ""))
+        crawler.ops.append(Op(OpKind.CLAIM, NewClaim(("default", b"a" * 20))))
         assert crawler.crawl._recovery._may_find_more(idle)

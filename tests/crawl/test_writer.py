@@ -14,6 +14,7 @@ from support.workers import Worker, claimed, confirm, keep, page, put, recorded
 from twisted.python.failure import Failure
 
 from scrapy_bloom.bloom.errors import StorageError
+from scrapy_bloom.bloom.protocol.claims import NewClaim
 from scrapy_bloom.crawl import writer
 from scrapy_bloom.crawl.ops import Op, OpKind
 
@@ -185,7 +186,7 @@ async def test_a_second_restart_in_one_outage_is_noticed(
         with mock.patch.object(worker.crawl._context.claims, "confirm", fail):
             with killed(lasting_server):
                 assert not worker.sees(1)
-                op = Op(OpKind.CONFIRM, key, epoch=worker.server.outage.epoch)
+                op = Op(OpKind.CONFIRM, NewClaim(key), epoch=worker.server.outage.epoch)
                 worker.crawl._writer.put(op)
             await eventually(lambda: attempts)
             with killed(lasting_server):

@@ -8,6 +8,7 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter, BloomFilter
+from scrapy_bloom.bloom.protocol.claims import NewClaim
 from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import Op, OpKind
 from support.loops import eventually
@@ -121,7 +122,7 @@ def put(worker: Worker, kind: OpKind, *numbers: int) -> None:
     """Queue an op for each of some pages."""
     for number in numbers:
         key = worker.crawl._context.identity.key(page(number))
-        worker.crawl._writer.put(Op(kind, key, "nonce", "{}"))
+        worker.crawl._writer.put(Op(kind, NewClaim(key, "nonce", "{}")))
 
 
 def confirm(worker: Worker, *numbers: int) -> None:
@@ -132,7 +133,7 @@ def confirm(worker: Worker, *numbers: int) -> None:
 def keep(worker: Worker, number: int) -> None:
     """Queue the claim of a request that is not looked up."""
     key = "default", b"once:%d" % number
-    worker.crawl._writer.put(Op(OpKind.KEEP, key, "nonce", "{}"))
+    worker.crawl._writer.put(Op(OpKind.KEEP, NewClaim(key, "nonce", "{}")))
 
 
 async def look_up(worker: Worker, numbers: Iterable[int]) -> set[int]:

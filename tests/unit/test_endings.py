@@ -101,7 +101,7 @@ def test_pages_fail_with_what_they_wait_for(queue: str) -> None:
     crawl.end(pages[0])
     crawl.end(child, stored, error="HTTP-503")
     crawl.end(pages[1])
-    ops = {op.key[1].decode(): (op.kind, op.nonce) for op in crawl.ops}
+    ops = {op.key[1].decode(): (op.kind, op.claim.nonce) for op in crawl.ops}
     assert len(ops) == len(crawl.ops)
     assert {kind for kind, _ in ops.values()} == {FAIL}
     assert ops["first"] == ops["second"] == (FAIL, "a-request-failed")
@@ -157,7 +157,7 @@ def test_nobody_waits_for_a_request_any_more_that_is_stored(crawl: Crawl) -> Non
     crawl.end(page)
     crawl.endings.store(key("child"), "{}")
     assert crawl.ended == [("CLAIM", "child"), ("CONFIRM", "page")]
-    assert (crawl.ops[0].text, crawl.known("child")) == ("{}", Known.RECORDED)
+    assert (crawl.ops[0].claim.request, crawl.known("child")) == ("{}", Known.RECORDED)
     assert not crawl.endings.here
 
 
@@ -260,7 +260,7 @@ def test_a_picked_up_page_that_is_dropped_stays_for_a_run_that_does_not_drop_it(
         page.is_picked_up, page.outcome = is_picked_up, RELEASE
         crawl.endings.settle(page)
     assert crawl.ended == [("RELEASE", "page"), ("LEAVE", "page")]
-    assert crawl.ops[1].nonce == DROPPED
+    assert crawl.ops[1].claim.nonce == DROPPED
 
 
 def test_a_page_without_an_item_is_new_again_but_not_in_this_run() -> None:
@@ -279,8 +279,8 @@ def test_a_page_fails_for_its_first_reason_as_far_as_a_claim_has_room_for_it(cra
     page.fail("HTTP-503")
     crawl.end(page)
     (op,) = crawl.ops
-    assert op.nonce.startswith("pipeline:it-is-full-xxx")
-    assert len(op.nonce) <= 200
+    assert op.claim.nonce.startswith("pipeline:it-is-full-xxx")
+    assert len(op.claim.nonce) <= 200
 
 
 def test_a_page_is_the_target_of_a_redirect_until_it_ends(crawl: Crawl) -> None:
@@ -289,7 +289,7 @@ def test_a_page_is_the_target_of_a_redirect_until_it_ends(crawl: Crawl) -> None:
         page = crawl.page("page", is_stored=True)
         crawl.endings.targets |= {key("page")} if is_target else set()
         crawl.end(page, error="HTTP-503")
-    assert [op.nonce for op in crawl.ops] == ["redirect:HTTP-503", "HTTP-503"]
+    assert [op.claim.nonce for op in crawl.ops] == ["redirect:HTTP-503", "HTTP-503"]
 
 
 # -- requests that share an object --
