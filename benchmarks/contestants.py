@@ -25,7 +25,8 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.model.spec import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
 MEMORY, SCHEDULED, CRAWLED = "Scrapy", "scrapy-bloom, scheduled", "scrapy-bloom, crawled"
-OURS, SET, BITS, MODULE = "scrapy-bloom", "scrapy-redis", "Scrapy-Redis-BloomFilter", "BF.MADD"
+OURS, SET, BITS = "scrapy-bloom", "scrapy-redis", "Scrapy-Redis-BloomFilter"
+MODULE = "RedisBloom (never forgets)"
 #: Dupefilters by name: Scrapy's settings, besides where the server is.
 DUPEFILTERS: dict[str, dict[str, Any]] = {
     MEMORY: {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
@@ -94,8 +95,8 @@ def askers(client: Any) -> dict[str, Ask]:
 
     found: dict[str, Ask] = {OURS: ours.add_many, SET: ask_set, BITS: ask_bits}
     if found_module():
-        client.execute_command("BF.RESERVE", MODULE, DEFAULT_ERROR_RATE, DEFAULT_CAPACITY)
-        found[MODULE] = lambda items: client.execute_command("BF.MADD", MODULE, *items)
+        client.execute_command("BF.RESERVE", "module", DEFAULT_ERROR_RATE, DEFAULT_CAPACITY)
+        found[MODULE] = lambda items: client.execute_command("BF.MADD", "module", *items)
     return found
 
 

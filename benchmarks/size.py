@@ -60,7 +60,7 @@ def _testers(client: Any) -> dict[str, Callable[[Sequence[bytes]], int]]:
     ours = BloomFilter(client, OURS)
     return {
         OURS: lambda batch: sum(ours.contains(batch)),
-        MODULE: lambda batch: sum(client.execute_command("BF.MEXISTS", MODULE, *batch)),
+        MODULE: lambda batch: sum(client.execute_command("BF.MEXISTS", "module", *batch)),
     }
 
 

@@ -17,7 +17,7 @@ UNSET = {
     "BLOOM_ROTATE_EVERY": '`"1 month"` for windows of 2 months and more, else half of the window',
     "BLOOM_CAPACITY": f"as stored, at first {DEFAULT_CAPACITY:,}",
     "BLOOM_ERROR_RATE": f"as stored, at first {DEFAULT_ERROR_RATE:.5f}",
-    "BLOOM_BLOCKS": "4, or as many more as keep a bitmap within 8 MiB",
+    "BLOOM_BLOCKS": "4, or as many more as keep a bitmap within 32 MiB",
     "BLOOM_SEEDS": "drawn, as few as take at most 2% more memory than needed",
 }
 FIXED = ("BLOOM_BLOCKS", "BLOOM_SEEDS")
