@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.clock import MovedServer
 from support.counting import assert_ended_well
-from support.odd_site import ERROR, Lab, LabOf, Reply, page, serve
+from support.odd_site import ERROR, Lab, LabOf, Reply, page, serve, tree
 from support.odd_site import moved as moved_to
 
 
@@ -63,3 +63,21 @@ def test_what_a_start_request_turns_into_is_fetched_once(
     assert done.hits == Counter(hits)
     assert_ended_well(done)
     assert lab.crawl().hits["/"] == 1, "in each run"
+
+
+def test_a_run_that_fetches_all_again_begins_again_after_a_kill(lab_of: LabOf) -> None:
+    lab = lab_of(tree(30))
+    lab.crawl()
+    again = {"BLOOM_RECRAWL_RULES": '[["", "run"]]'}
+    lab.kill_midway(10, **again)
+    done = lab.crawl(**again)
+    assert done.hits.keys() == lab.site.pages.keys()
+    assert "bloom-run-cut" not in done.log + lab.crawl().log
+
+
+def test_a_run_after_one_that_was_to_fetch_all_again_says_what_it_skips(lab_of: LabOf) -> None:
+    lab = lab_of(tree(30))
+    lab.crawl()
+    lab.kill_midway(10, BLOOM_RECRAWL_RULES='[["", "run"]]')
+    told = ["bloom-run-cut" in lab.crawl().log for _ in range(2)]
+    assert told == [True, False]

@@ -1,4 +1,4 @@
-"""Notes in block 0 which spiders, windows and start requests a filter has had. No I/O."""
+"""Notes in block 0 what a filter's crawls were: their spiders, windows and runs. No I/O."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,14 +36,13 @@ def note_crawl(
     return {name: before[name] for name in changed}, other
 
 
-def note_starts(rings: Rings, spider: str, mark: str) -> Operation[bool]:
-    """Note a hash of a run's start requests; return whether a run before had the same."""
+def note_run(rings: Rings, name: str, value: str) -> Operation[str]:
+    """Note something of a run; return what was noted under that name before."""
     (reply,) = yield [rings.read_block(0)]
-    name = f"t:{spider}"
-    if reply.fields.get(name) == mark:
-        return True
-    yield [call("note", (rings.keys.ring(0),), name, mark)]
-    return False
+    before = reply.fields.get(name, "")
+    if before != value:
+        yield [call("note", (rings.keys.ring(0),), name, value)]
+    return before
 
 
 def schedules_in(fields: Mapping[str, str]) -> dict[str, Schedule]:
