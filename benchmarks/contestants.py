@@ -121,3 +121,9 @@ def server_microseconds(client: redis.Redis) -> int:
     called = {name.removeprefix("cmdstat_").lower(): values for name, values in stats.items()}
     outer = {"evalsha", "eval"} & called.keys() or called.keys() - {"info", "config|resetstat"}
     return sum(int(called[name]["usec"]) for name in outer)
+
+
+def cpu(client: Any) -> float:
+    """Return the microseconds of CPU that the server has used."""
+    info = client.info("cpu")
+    return 1e6 * float(info["used_cpu_user"] + info["used_cpu_sys"])

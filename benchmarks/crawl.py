@@ -23,6 +23,7 @@ from benchmarks.contestants import (
     SCHEDULED,
     SET,
     Server,
+    cpu,
     settings_of,
     started,
 )
@@ -61,7 +62,11 @@ def run(size: Size) -> Found:
     with started(for_crawls=True) as server, served(*site_of(pages)) as site:
         by_distance = {one: _crawls(server, site, one, size) for one in DISTANCES}
     rows = [_row(distance, crawls) for distance, crawls in by_distance.items()]
-    rows.append(_memory(by_distance[0]))
+    rows.append(
+        _each("Most memory of the crawling process, MB", by_distance[0], "memory", 1e6, MEMORY)
+    )
+    title = f"Server's µs for a page with {LINKS} links, of a crawl on loopback"
+    rows.append(_each(title, by_distance[0], "server", pages))
     times = {where(one): _ratios(crawls, "seconds") for one, crawls in by_distance.items()}
     text = (
         f"These crawls take their pages from memory, {pages} with {LINKS} links each, and almost "
@@ -93,7 +98,9 @@ def _crawls(server: Server, site: str, distance: int, size: Size) -> Crawls:
             for name in (MEMORY, SCHEDULED, CRAWLED, *others):
                 with server.client() as client:
                     client.flushall()
-                found[name].append(run_crawler(site, json.dumps(settings_of(name, url))))
+                    before = cpu(client)
+                    crawl = run_crawler(site, json.dumps(settings_of(name, url)))
+                    found[name].append(crawl | {"server": cpu(client) - before})
                 same = [
                     found[name][-1][what] == found[MEMORY][0][what] for what in ("pages", "items")
                 ]
@@ -136,14 +143,12 @@ def _row(distance: int, crawls: Crawls) -> Sequence[str]:
     return f"Time of a crawl, of that with Scrapy's filter, {where(distance)}", ours, others
 
 
-def _memory(crawls: Crawls) -> Sequence[str]:
-    megabytes = {
-        name: f"{median(crawl['memory'] for crawl in some) / 1e6:.0f}"
-        for name, some in crawls.items()
+def _each(title: str, crawls: Crawls, what: str, unit: float, *others: str) -> Sequence[str]:
+    values = {
+        name: f"{median(crawl[what] for crawl in some) / unit:.0f}" for name, some in crawls.items()
     }
-    ours = f"{megabytes[CRAWLED]} crawled, {megabytes[SCHEDULED]} scheduled"
-    others = ", ".join(f"{megabytes[name]} {name}" for name in (MEMORY, *OTHERS[0]))
-    return "Most memory of the crawling process, MB", ours, others
+    ours = f"{values[CRAWLED]} crawled, {values[SCHEDULED]} scheduled"
+    return title, ours, ", ".join(f"{values[name]} {name}" for name in (*others, *OTHERS[0]))
 
 
 def run_kills(size: Size) -> Found:

@@ -17,7 +17,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from benchmarks.contestants import SERVERS, MovedServer, items, server_name, started, why_not
+from benchmarks.contestants import (
+    SERVERS,
+    MovedServer,
+    cpu,
+    items,
+    server_name,
+    started,
+    why_not,
+)
 from benchmarks.library import timed
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.protocol.rings import parts
@@ -152,12 +160,6 @@ def changes(client: Any) -> str:
 def memory(client: Any) -> int:
     """Return the bytes that the server has allocated."""
     return int(client.info("memory")["used_memory"])
-
-
-def cpu(client: Any) -> float:
-    """Return the microseconds of CPU that the server has used."""
-    info = client.info("cpu")
-    return 1e6 * float(info["used_cpu_user"] + info["used_cpu_sys"])
 
 
 def watch(client: Any) -> float:
