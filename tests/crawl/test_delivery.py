@@ -439,6 +439,8 @@ def test_a_fixed_name_of_a_feed_is_warned_of_from_the_second_run_on(
     logs = [lab.crawl(FEEDS=json.dumps(feeds)).log for _ in range(2)]
     assert [log.count("[bloom-feed-name]") for log in logs] == [0, int(bool(effect))]
     assert effect in logs[1]
+    feeds = {str(tmp_path / "others"): options}
+    assert "[bloom-feed-name]" not in lab.crawl(FEEDS=json.dumps(feeds)).log
 
 
 def test_a_name_with_the_time_is_not_warned_of(lab_of: LabOf, tmp_path: Path) -> None:
