@@ -13,10 +13,6 @@ from itertools import cycle, pairwise
 from statistics import median
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from benchmarks.contestants import (
     SERVERS,
     MovedServer,
@@ -81,10 +77,9 @@ def fill(planned: int, count: int) -> None:
 def add_task(url: str, first: int, last: int) -> tuple[int, int]:
     """Add a task's items; return how many were new, and the MiB that this process took at most."""
     end = min(first + TASK, last)
-    # An address's own client gives up after two seconds, which are few on a busy machine.
-    with redis.Redis.from_url(url, socket_timeout=600, retry=Retry(NoBackoff(), 0)) as client:
-        add = BloomFilter(client, "scale").extend
-        new = sum(add(items(at, min(BATCH, end - at))) for at in range(first, end, BATCH))
+    with BloomFilter(url, "scale") as bloom:
+        batches = range(first, end, BATCH)
+        new = sum(bloom.extend(items(at, min(BATCH, end - at))) for at in batches)
     return new, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
