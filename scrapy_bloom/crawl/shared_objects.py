@@ -17,7 +17,13 @@ from scrapy_bloom.crawl.endings import Joint, Page
 from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import OpKind
 from scrapy_bloom.crawl.queue import META
-from scrapy_bloom.crawl.request_values import MAX_DEPTH, UnstorableError, is_immutable, pack
+from scrapy_bloom.crawl.request_values import (
+    MAX_DEPTH,
+    UnstorableError,
+    is_immutable,
+    pack,
+    value_of,
+)
 
 #: Keys of ``meta`` whose values Scrapy shares among requests, and doesn't change.
 _SCRAPYS = {META, "handle_httpstatus_list", "redirect_urls", "redirect_reasons"}
@@ -40,7 +46,8 @@ class SharedObjects:
     def add(self, request: Request) -> None:
         """Note a request; until the callback has ended, it may turn out to share an object."""
         values = [value for key, value in request.meta.items() if key not in _SCRAPYS]
-        found = [*_objects([*values, *request.cb_kwargs.values()])]
+        values += (value_of(request, "cb_kwargs") or {}).values()
+        found = [*_objects(values)]
         if not found:
             return
         known = (self._joints[id(one)][1] for one in found if id(one) in self._joints)

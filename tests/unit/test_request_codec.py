@@ -80,6 +80,14 @@ def test_restored_callbacks_are_methods_of_the_spider_that_restores() -> None:
     assert request.callback != SPIDER.parse
 
 
+def test_a_request_that_was_written_takes_no_more_memory() -> None:
+    """Scrapy makes some attributes when they are read, and a queue has many requests."""
+    names = [name for name in ("_cb_kwargs", "_cookies", "_flags") if hasattr(Request(URL), name)]
+    request_ = Request(URL)
+    dump(request_, SPIDER)
+    assert [getattr(request_, name) for name in names] == [None] * len(names)
+
+
 def test_the_longest_text_comes_back() -> None:
     room = MAX_LENGTH - len(dump(sample(meta={"a": ""}), SPIDER))
     assert_stored(sample(meta={"a": "x" * room}))
