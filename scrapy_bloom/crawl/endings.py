@@ -297,7 +297,7 @@ class Endings:
         if key in self.targets:
             self.targets.discard(key)
             reason = f"{ASTRAY}{reason}"
-        self._put(Op(kind, NewClaim(key, reason, page.claims[key]), page.epoch))
+        self._put(Op(kind, NewClaim(key, reason or "-", page.claims[key]), page.epoch))
 
 
 def _is_circle(here: Mapping[Key, Sequence[Page]], page: Page, key: Key) -> bool:

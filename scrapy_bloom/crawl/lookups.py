@@ -110,11 +110,12 @@ class Lookups:
         return self._local.known(key, is_up=self._outage.is_up)
 
     def claim_of(self, lookup: Lookup) -> NewClaim:
-        """Return the claim of a lookup's request, as the request is when this is first called."""
-        if lookup.claim is None:
+        """Return the claim of a lookup's request, which is stored as it was when it first could."""
+        claim = lookup.claim
+        if claim is None or not claim.request:
             text = "" if self._offers is None else self._offers.text_of(lookup.request)
-            lookup.claim = NewClaim.of(lookup.key, text)
-        return lookup.claim
+            claim = lookup.claim = NewClaim.of(lookup.key, text)
+        return claim
 
     def look_up_now(self, lookup: Lookup) -> None:
         """Give a lookup its verdict, blocking."""

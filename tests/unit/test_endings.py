@@ -283,6 +283,12 @@ def test_a_page_fails_for_its_first_reason_as_far_as_a_claim_has_room_for_it(cra
     assert len(op.claim.nonce) <= 200
 
 
+def test_a_claim_always_has_a_nonce_or_a_reason(crawl: Crawl) -> None:
+    """One with an empty word would be damaged."""
+    crawl.end(crawl.page("page", is_stored=True))
+    assert [op.claim.nonce for op in crawl.ops] == ["-"]
+
+
 def test_a_page_is_the_target_of_a_redirect_until_it_ends(crawl: Crawl) -> None:
     """The next link to it has a request that is stored."""
     for is_target in (True, False):
