@@ -24,6 +24,7 @@ from support.proxy import PASS, Fault, Kind, Proxy
 from support.servers import Server
 
 from scrapy_bloom.bloom import AsyncBloomFilter, BloomFilter
+from scrapy_bloom.bloom.client import pools
 from scrapy_bloom.bloom.client.connect import connect
 from scrapy_bloom.bloom.client.pools import PART_BYTES
 from scrapy_bloom.bloom.client.transport import AsyncTransport, Transport
@@ -195,7 +196,7 @@ def waiting_for_the_gil(seconds: float) -> Iterator[None]:
 
 
 def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
-    server: Server, client: Redis
+    server: Server, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeout, lateness = 0.1, 0.15
     with closing(connect(server.url, timeout=timeout)) as connection:
@@ -205,6 +206,10 @@ def test_a_thread_that_is_late_does_not_take_that_for_the_servers_silence(
         with waiting_for_the_gil(lateness):
             assert [v.name for v in bloom.transport.run(operation(), timeout)] == ["NEW"]
             assert [v.name for v in bloom.transport.run(operation(), timeout)] == ["SEEN"]
+        monkeypatch.setattr(pools, "GRACE_SECONDS", PATIENCE)
+        client.client_pause(20)  # no time is left, and the server needs a little
+        assert [v.name for v in bloom.transport.run(operation(), 0)] == ["SEEN"]
+        monkeypatch.undo()
         with stalled(server), waiting_for_the_gil(0.01), failing(LATE):
             bloom.add("a server that is silent")
 
