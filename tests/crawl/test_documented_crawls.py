@@ -151,7 +151,7 @@ FORM = '<form method="post" action="/session"><input name="user"></form>'
 
 
 def test_what_a_killed_run_left_is_crawled_with_a_login(lab_of: LabOf) -> None:
-    """Each run logs in once. If a login doesn't help, it isn't tried again, and pages fail."""
+    """Each run logs in once. If that doesn't help, pages fail: at once if the login has failed."""
     code = next(one.text for one in blocks("docs/how-to/logins.md", "python")) + MEMBER
     pages = [f"/{number}" for number in range(20)]
     member = Reply(needs="member=1")
@@ -172,5 +172,9 @@ def test_what_a_killed_run_left_is_crawled_with_a_login(lab_of: LabOf) -> None:
     assert not done.claims
     lab.site.pages |= {"/": page("/x", "/y"), "/x": moved("/login"), "/y": moved("/login")}
     done = lab.crawl(code)
-    assert done.hits["/session"] == 1
+    assert done.hits["/session"] == 3
     assert {path for path, claim in done.claims.items() if claim.attempt} == {"/x", "/y"}
+    lab.site.pages |= {"/": page("/z"), "/z": moved("/login"), "/session": moved("/login")}
+    done = lab.crawl(code)
+    assert done.hits["/session"] == 1
+    assert {path for path, claim in done.claims.items() if claim.attempt} == {"/x", "/y", "/z"}
