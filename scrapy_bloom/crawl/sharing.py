@@ -36,8 +36,9 @@ class Sharing:
     async def give(self, idle: int) -> None:
         """Give requests to so many idle workers, if they have received the last ones."""
         queued = len(self._offers.queue)
-        spare = (queued + 1) // 2 if queued > self._engine.downloads_at_a_time else 0
-        if not idle or not spare or self._engine.is_closing:
+        is_enough = queued > self._engine.downloads_at_a_time
+        spare = queued * idle // (idle + 1) if is_enough else 0  # each gets as many as stay here
+        if not spare or self._engine.is_closing:
             return
         if await self._server.run(self._workers.count_shares(self._me.group)):
             return

@@ -3,6 +3,9 @@
 The site holds its answers back while the work is shared, so no test depends on how fast a crawl is.
 """
 
+import os
+import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -97,6 +100,13 @@ def ended(lab: Lab, crawls: list[Crawl]) -> list[dict[str, Any]]:
     return [crawl.wait() for crawl in crawls]
 
 
+def count_idle(lab: Lab) -> int:
+    """Return how many workers say that they are idle, by their entries."""
+    keys = lab.client.keys("*:workers:*")
+    entries: list[Any] = [lab.client.zrange(key, 0, -1, withscores=True) for key in keys]
+    return sum(until % 1 > 0 for workers in entries for _, until in workers)
+
+
 def assert_complete(lab: Lab) -> None:
     """Every page was fetched and is remembered, and nothing is pending."""
     assert not lab.missing()
@@ -142,6 +152,25 @@ def test_nothing_is_given_where_work_is_not_shared(lab_of: LabOf, settings: dict
         stats = ended(lab, [giver, other])
     assert not any({"bloom/given", "bloom/received"} & one.keys() for one in stats)
     assert not lab.missing()
+
+
+def test_a_busy_worker_keeps_as_many_as_each_idle_one_gets(lab_of: LabOf) -> None:
+    """It's stopped until all three are idle, and these until it has given."""
+    lab = lab_of(star(PAGES))
+    with one_is_busy(lab) as (giver, start):
+        os.kill(giver.pid, signal.SIGSTOP)
+        takers = [start(), start(), start()]
+        giver.until(lambda: count_idle(lab) == len(takers), "the others are idle")
+        for one in takers:
+            os.kill(one.pid, signal.SIGSTOP)
+        os.kill(giver.pid, signal.SIGCONT)
+        giver.until(lambda: lab.client.keys("*:shares:*"), "it has given")
+        kinds = Counter(claim.kind for claim in lab.claims().values())
+        for one in takers:
+            os.kill(one.pid, signal.SIGCONT)
+        ended(lab, [giver, *takers])
+    assert kinds["g"] > 2 * kinds["w"], "it was more than half"
+    assert_complete(lab)
 
 
 def test_a_worker_leaves_requests_to_others_that_it_cannot_load(lab_of: LabOf) -> None:
