@@ -78,6 +78,9 @@ class Counting(World):
         self.sent: Counter[str] = Counter()
         self._beat: Words = ()
         self.looks = self._count
+        #: How often each page was asked for, whether or not it was answered.
+        self.asked: Counter[str] = Counter()
+        self.hands_out = lambda _, url: self.asked.update([url])
 
     def log(self, what: str) -> None:
         """Note nothing."""
@@ -152,10 +155,9 @@ class Crew:
 
     def _report(self, middle: float) -> None:
         hits, options = self._site.hits, self._options
-        times = Counter(url for _, _, url in hits)
-        starts = times.pop(ROOT)
-        twice = sum(times.values()) - len(times)
-        say(f"pages {len(times)} of {options.pages}, fetched again {twice}, start page {starts}")
+        pages, asked = {url for *_, url in hits} - {ROOT}, self._world.asked
+        again = asked.total() - len(asked)  # without the start page, which isn't filtered
+        say(f"pages {len(pages)} of {options.pages}, fetched again {again}")
         say(f"pages of a worker: {self._spread(-1, float('inf'))}")
         say(f"in the middle minute: {self._spread(middle - 30, middle + 30)}")
         ended = [self._ended[one.name] for one in self._workers if not one.must_stop]
