@@ -14,7 +14,7 @@ ENGINE = $(patsubst %,tests/crawl/test_%.py,async_callbacks as_plain cut_feeds d
 PYTEST = $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 GROUPS = demo dev docs dist bench
 
-.PHONY: help demo test test-all test-lowest test-scrapy chaos simulate mutants upstream lint format docs reference terminal dist bench clean
+.PHONY: help demo test test-all test-lowest test-scrapy neighbours chaos simulate mutants upstream lint format docs reference terminal dist bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ test-lowest: ## run what talks to servers and to Scrapy with the oldest supporte
 	$(MAKE) test VENV=$(VENV)-lowest PINS='$(LOWEST)' TESTS='$(or $(TESTS),tests/server tests/crawl)'
 test-scrapy: ## run what depends on Scrapy's engine and feeds with Scrapy 2.16 (SCRAPY and TESTS choose others)
 	$(MAKE) test VENV=$(VENV)-scrapy-$(SCRAPY) PINS='"scrapy==$(SCRAPY).*"' TESTS='$(or $(TESTS),$(ENGINE))'
+# scrapyd needs an old setuptools.
+neighbours: ## crawl beside other plug-ins of Scrapy (`make test` has some of them)
+	$(MAKE) test VENV=$(VENV)-neighbours PINS='--group neighbours' TESTS='tests/crawl/test_other_plugins.py'
 chaos: $(VENV)/dev ## crawls with kills, outages and failovers at random moments (20 minutes; CHAOS=options)
 	cd tests && ../$(BIN)/python -m chaos $(CHAOS)
 simulate: $(VENV)/dev ## crawls by Scrapy's engine whose steps a seed chooses (SIMULATE=options)
@@ -63,7 +66,7 @@ dist: $(VENV)/dist ## build the packages, and try them out in empty environments
 bench: $(VENV)/bench ## run the benchmarks (12 minutes), and write docs/performance.md (BENCH=options)
 	$(BIN)/python -m benchmarks $(BENCH)
 clean: ## remove what the other targets have made
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-scrapy-* build dist docs/_build .*_cache .coverage .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-scrapy-* $(VENV)-neighbours build dist docs/_build .*_cache .coverage .hypothesis
 
 # Groups of dependencies need pip 25.1.
 $(GROUPS:%=$(VENV)/%): $(VENV)/%: pyproject.toml

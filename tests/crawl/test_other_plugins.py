@@ -1,103 +1,207 @@
-"""Crawls beside other plug-ins: the same pages and items, each once, and all of them after a kill.
+"""Crawls beside other plug-ins: the pages and items of plain Scrapy, and all of them after a kill.
 
-Each plug-in is the real one. Only its service is not: nothing is rendered, and no API is called.
+`make neighbours` installs all plug-ins, `make test` some of them. scrapy-deltafetch 2.1,
+scrapy-splash 0.11, scrapy-crawl-once 0.1 and Frontera 0.8 are missing, because they don't start on
+Scrapy 2.16 and later, whatever the dupefilter is.
 """
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection
+from http.server import ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
-from support.odd_site import LabOf, tree
+from support.odd_site import IMPORTS, PLAIN_SCRAPY, Lab, LabOf, page, tree
+from support.paths import TESTS
+from support.plugins import BASE, KEEP, PLUGINS, ZyteAPI
+from support.polling import until, until_it_works
+from support.servers import free_port
+from support.serving import serving
 
 PAGES = 30
 
-#: A spider follows all links of pages and yields an item a page; plug-ins override ``request`` and
-#: ``parse``.
-BASE = """
-class Base(OddSpider):
-    def start_requests(self):
-        # Spider middlewares of older plug-ins require it.
-        yield Request(self.settings["SITE_URL"] + "/")
 
-    def request(self, url):
-        return Request(url)
+def installed(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not find_spec(module), reason=f"{module} isn't installed")
 
-    def parse(self, response):
-        yield from self.found(response)
 
-    def found(self, response):
-        yield {"url": response.url}
-        for url in response.css("a::attr(href)").getall():
-            yield self.request(response.urljoin(url))
+BESIDE_EACH = pytest.mark.parametrize(
+    ("spider", "settings"),
+    [pytest.param(*using, id=name, marks=installed(name)) for name, using in PLUGINS.items()],
+)
 
+
+@pytest.fixture(scope="module")
+def zyte_api() -> Iterator[str]:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), ZyteAPI)) as api:
+        yield f"http://127.0.0.1:{api.server_port}/"
+
+
+@pytest.fixture
+def lab(lab_of: LabOf) -> Lab:
+    lab = lab_of(tree(PAGES))
+    lab.site.rest = lambda _: page()  # what inline requests ask for
+    return lab
+
+
+@pytest.fixture
+def services(lab: Lab, zyte_api: str) -> dict[str, Any]:
+    """Settings of all crawls. A proxy is the site itself."""
+    return {"ITEM_PIPELINES": KEEP, "ROTATING_PROXY_LIST": lab.site.url, "ZYTE_API_URL": zyte_api}
+
+
+def items(lab: Lab) -> Counter[str]:
+    return Counter(item["path"] for item in lab.items())
+
+
+@BESIDE_EACH
+def test_the_same_pages_and_items_and_then_nothing_new(
+    lab: Lab, services: dict[str, Any], spider: str, settings: dict[str, Any]
+) -> None:
+    """In the second run, a start page is fetched and yields its item, as in the first one."""
+    crawl = partial(lab.crawl, BASE + spider, **services | settings)
+    plain, items_of_plain = crawl(**PLAIN_SCRAPY), items(lab)
+    first, items_of_both = crawl(), items(lab)
+    assert items_of_plain == Counter([*tree(PAGES)])
+    assert items_of_both - items_of_plain == items_of_plain
+    assert first.hits == plain.hits
+    second = crawl()
+    assert {path.partition("?")[0] for path in second.hits} == {"/"}
+    assert items(lab) - items_of_both == Counter(["/"])
+    for done in (plain, first, second):
+        assert "log_count/ERROR" not in done.stats, done.log
+
+
+@BESIDE_EACH
+def test_no_page_and_no_item_is_lost_with_a_kill(
+    lab: Lab, services: dict[str, Any], spider: str, settings: dict[str, Any]
+) -> None:
+    lab.kill_midway(12, BASE + spider, **services | settings)
+    assert lab.missing()
+    done = lab.crawl(BASE + spider, **services | settings)
+    assert items(lab).keys() == tree(PAGES).keys()
+    assert "log_count/ERROR" not in done.stats, done.log
+
+
+@installed("inline_requests")
+def test_a_page_whose_inline_request_is_killed_is_crawled_again(
+    lab: Lab, services: dict[str, Any]
+) -> None:
+    """All others are done by then, so that it would be marked as crawled if it didn't wait."""
+    spider, _ = PLUGINS["inline_requests"]
+    lab.site.hold("/1?two")
+    with lab.start(BASE + spider, **services) as crawl:
+        crawl.until(lambda: lab.site.held, "the page waits for its inline request")
+        crawl.until(lambda: items(lab).keys() == tree(PAGES).keys() - {"/1"}, "the others are done")
+        crawl.kill()
+    lab.crawl(BASE + spider, **services)
+    assert items(lab).keys() == tree(PAGES).keys()
+
+
+# -- scrapyd --
+
+CONFIGURATION = """
+[scrapyd]
+http_port = {port}
+poll_interval = 0.1
+max_proc = 2
+
+[settings]
+default = settings
 """
-POET = """
-from web_poet import WebPage
-
-
-class Links(WebPage):
-    async def to_item(self):
-        return {"links": self.css("a::attr(href)").getall()}
-
-
-class PluginSpider(Base):
-    async def parse(self, response, page: Links):
-        assert (await page.to_item())["links"]
-        for found in self.found(response):
-            yield found
-"""
-#: As in docs/how-to/other-plug-ins.md: what is stored is JSON.
-PLAYWRIGHT = """
-from scrapy_playwright.page import PageMethod
-
-
-class PageMethods:
-    def process_request(self, request, spider=None):
-        methods = request.meta.get("page_methods", ())
-        request.meta["playwright_page_methods"] = [PageMethod(*method) for method in methods]
-
-
-class PluginSpider(Base):
-    custom_settings = {"DOWNLOADER_MIDDLEWARES": {PageMethods: 100}}
-
-    def request(self, url):
-        return Request(url, meta={"page_methods": [["wait_for_selector", "h1"]]})
-"""
-PLAIN = """
-class PluginSpider(Base):
-    pass
+JOB = """
+class JobSpider(Base):
+    def is_used(self, response):
+        return self.settings["LOG_FILE"]
 """
 
 
-ZYTE_API = {
-    "REQUEST_FINGERPRINTER_CLASS": "scrapy_zyte_api.ScrapyZyteAPIRequestFingerprinter",
-    "ZYTE_API_TRANSPARENT_MODE": True,
-    "ZYTE_API_KEY": "none",
-}
-#: Modules, with spiders and settings that use them.
-PLUGINS: dict[str, tuple[str, dict[str, Any]]] = {
-    "scrapy_poet": (POET, {"ADDONS": '{"scrapy_poet.Addon": 300}'}),
-    "scrapy_zyte_api": (PLAIN, ZYTE_API),
-    "scrapy_playwright": (PLAYWRIGHT, {}),
-    "uvloop": (PLAIN, {"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
-}
+class Scrapyd:
+    """A client of scrapyd's API."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def call(self, method: str, name: str, **values: str) -> Any:
+        with closing(HTTPConnection("127.0.0.1", self.port)) as connection:
+            query = urlencode({"project": "default", **values})
+            connection.request(method, f"/{name}.json?{query}")
+            reply = json.load(connection.getresponse())
+        assert reply["status"] == "ok", reply
+        return reply
+
+    def schedule(self, setting: str = "A=1") -> str:
+        return str(self.call("POST", "schedule", spider="odd", setting=setting)["jobid"])
+
+    def until_idle(self) -> None:
+        def is_idle() -> bool:
+            jobs = self.call("GET", "listjobs")
+            return not jobs["pending"] and not jobs["running"]
+
+        until(is_idle, "all jobs end")
 
 
-@pytest.mark.parametrize("module", PLUGINS)
-def test_the_same_pages_and_items_and_then_nothing_new(lab_of: LabOf, module: str) -> None:
-    pytest.importorskip(module)
-    lab, (spider, settings) = lab_of(tree(PAGES)), PLUGINS[module]
-    first, second = (lab.crawl(BASE + spider, **settings) for _ in range(2))
-    assert first.hits == Counter([*tree(PAGES)])
-    assert first.stats["item_scraped_count"] == PAGES + 1
-    assert second.hits.keys() <= {"/"}
-    assert second.stats.get("item_scraped_count", 0) <= 1
-    assert "ERROR" not in first.log + second.log
+@contextmanager
+def scrapyd(directory: Path, settings: dict[str, Any]) -> Iterator[Scrapyd]:
+    """Run scrapyd in a project of one spider; at the end, it and its jobs are killed."""
+    client = Scrapyd(free_port())
+    (directory / "scrapy.cfg").write_text(CONFIGURATION.format(port=client.port))
+    text = "".join(f"{name} = {value!r}\n" for name, value in settings.items())
+    (directory / "settings.py").write_text(text)
+    (directory / "spiders.py").write_text(IMPORTS + BASE + JOB)
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with (
+        (directory / "log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "scrapyd"],
+            cwd=directory,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            until_it_works(partial(client.call, "GET", "listjobs"), ConnectionError)
+            yield client
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_no_page_is_lost_with_a_kill(lab_of: LabOf) -> None:
-    pytest.importorskip("scrapy_poet")
-    lab, (spider, settings) = lab_of(tree(PAGES)), PLUGINS["scrapy_poet"]
-    lab.kill_midway(12, BASE + spider, **settings)
-    lab.crawl(BASE + spider, **settings)
-    assert not lab.missing()
+@installed("scrapyd")
+def test_jobs_of_scrapyd_share_the_work_also_of_one_that_is_killed(lab: Lab) -> None:
+    settings = {
+        "SPIDER_MODULES": ["spiders"],
+        "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+        "BLOOM_REDIS_URL": lab.redis_url,
+        "SITE_URL": lab.site.url,
+        "ITEM_PIPELINES": KEEP,
+        "ITEMS_FILE": str(lab.directory / "items"),
+        "CONCURRENT_REQUESTS": 2,
+    }
+    lab.site.hold_after(12)
+    with scrapyd(lab.directory, settings) as jobs:
+        first = jobs.schedule()
+        until(lambda: lab.site.held == 2, "the first job is under way")
+        jobs.schedule(setting="START=")
+        until(lambda: lab.site.held == 4, "the second one has got requests")
+        jobs.call("POST", "cancel", job=first, signal="KILL")
+        lab.site.release()
+        jobs.until_idle()
+        assert items(lab).keys() == tree(PAGES).keys()
+        assert len(lab.fetched_twice()) <= 2
+        before = lab.site.hits()
+        jobs.schedule()
+        jobs.until_idle()
+        assert (lab.site.hits() - before).keys() == {"/"}
