@@ -46,7 +46,6 @@ class Page:
         target: where its request has led, if that isn't new.
         has_item: whether it has yielded an item, or counts as if it had.
         is_left: whether its claims stay, for the next run.
-        is_picked_up: whether another run, or another attempt, has left it.
     """
 
     claims: dict[Key, str]
@@ -58,7 +57,6 @@ class Page:
     target: Key | None = None
     has_item: bool = False
     is_left: bool = False
-    is_picked_up: bool = False
 
     def fail(self, error: str) -> None:
         """Note why it isn't crawled; the first reason counts."""
@@ -97,6 +95,7 @@ class Endings:
         here: claims in progress in this process whose requests aren't stored, each with the pages
             that wait for it.
         targets: those of them that only a redirect has led to.
+        picked_up: claims that another run, or another attempt, has left.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
@@ -105,6 +104,7 @@ class Endings:
         self._has_own_queue = not context.me.queue
         self.here: dict[Key, list[Page]] = {}
         self.targets: set[Key] = set()
+        self.picked_up: set[Key] = set()
         #: Claim of a request that may have to end together with others.
         self._joint: dict[Key, Joint] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
@@ -273,8 +273,9 @@ class Endings:
     def _end(self, key: Key, kind: OpKind, page: Page) -> None:
         window, item = key
         is_once = item.startswith(ONCE)
-        if kind is OpKind.RELEASE and page.is_picked_up:
+        if kind is OpKind.RELEASE and key in self.picked_up:
             kind = OpKind.LEAVE  # a run with other settings may crawl it
+        self.picked_up.discard(key)
         if window == RUN:
             self._end_here(key, kind, is_stored=bool(page.claims[key]))
             return

@@ -107,6 +107,7 @@ class Offers:
         """Schedule a request that was picked up, with its claims."""
         set_claims(request, {claim: True})
         self.queue.picked_up.add(request)
+        self._endings.picked_up.add(claim)  # which the requests that it turns into inherit
         self._restored = request
         try:
             schedule(request)
@@ -206,7 +207,6 @@ class Offers:
         self.pages.sweep()
         request.meta.pop(META, None)
         page = self.pages.make(request, claims)
-        page.is_picked_up = request in self.queue.picked_up
         self.queue.picked_up.discard(request)
         if page.claims:
             self.pages.follow(request, page)
@@ -218,7 +218,6 @@ class Offers:
         """Settle the claims of a request that isn't crawled."""
         page = self.pages.make(request, self.queue.claims_of(request))
         page.outcome, page.error = outcome, error
-        page.is_picked_up = request in self.queue.picked_up
         self._endings.settle(page)
 
     def take_back(self, request: Request, enqueue: Callable[[Request], None]) -> None:

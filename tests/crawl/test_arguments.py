@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.lab_commands import bloom
-from support.odd_site import ERROR, Lab, LabOf, page, star
+from support.odd_site import ERROR, SHARED_QUEUE, Lab, LabOf, kinds, moved, page, star
 
 PAGES = star(40)
 LINKS = PAGES.keys() - {"/"}
@@ -130,4 +130,23 @@ def test_a_page_that_is_dropped_when_it_is_picked_up_stays_pending(
     assert done.stats[f"{drops}/filtered"] == count
     lab.crawl(SPIDER, **SETTINGS)
     assert lab.recorded() == {*LINKS}
+    assert not lab.claims()
+
+
+@pytest.mark.parametrize(
+    "queue", [{}, {"JOBDIR": "../job"}, SHARED_QUEUE], ids=["memory", "jobdir", "scrapy-redis"]
+)
+def test_a_page_stays_pending_that_redirects_to_a_dropped_one_when_it_is_picked_up(
+    lab_of: LabOf, queue: dict[str, Any]
+) -> None:
+    """The redirect is another request, and a queue on a disk makes another object of each."""
+    lab = lab_of({"/": page("/a"), "/a": page()})
+    lab.kill_midway(1, SPIDER, **SETTINGS)
+    lab.site.pages |= {"/": page(), "/a": moved("/1")}
+    done = lab.crawl(SPIDER, DROPS="middleware", **SETTINGS, **queue)
+    assert done.stats["middleware/filtered"] == 1
+    assert kinds(done.claims) == {"/a": "-"}
+    lab.site.pages["/a"] = page()
+    lab.crawl(SPIDER, **SETTINGS)
+    assert lab.recorded() == {"/a"}
     assert not lab.claims()

@@ -257,7 +257,8 @@ def test_a_picked_up_page_that_is_dropped_stays_for_a_run_that_does_not_drop_it(
 ) -> None:
     for is_picked_up in (False, True):
         page = crawl.page("page", is_stored=True)
-        page.is_picked_up, page.outcome = is_picked_up, RELEASE
+        crawl.endings.picked_up |= {key("page")} if is_picked_up else set()
+        page.outcome = RELEASE
         crawl.endings.settle(page)
     assert crawl.ended == [("RELEASE", "page"), ("LEAVE", "page")]
     assert crawl.ops[1].claim.nonce == DROPPED
