@@ -153,7 +153,9 @@ class Offers:
         if offer.is_successor:
             self._endings.targets.add(own)
             return
-        if parent is not None and parent is not self.pages.page_of(request):
+        if parent is not None and parent is self.pages.page_of(request):
+            self.pages.repeats(parent, {own: ""})
+        elif parent is not None:
             self._endings.wait(parent, own)
         if joint is not None:
             self._endings.join(own, joint)

@@ -165,6 +165,36 @@ def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf)
     assert lab.recorded() == {"/a"}
 
 
+AGAIN = """
+class AgainSpider(OddSpider):
+    def parse(self, response):
+        return self.links(response, callback=lambda response: self.parse_page(response))
+
+    def parse_page(self, response):
+        if b"captcha" in response.body:
+            request = response.request
+            request.dont_filter, request.priority = True, -3
+            yield request
+"""
+
+
+def test_a_page_that_cannot_be_saved_and_yields_itself_is_not_remembered_before(
+    lab_of: LabOf,
+) -> None:
+    links = {"/": page("/again", "/next", "/last"), "/next": page(), "/last": page()}
+    captcha = Reply(text="captcha")
+    lab = lab_of({**links, "/again": [captcha, captcha, page()]})
+    lab.site.hold("/last")
+    with lab.start(AGAIN, CONCURRENT_REQUESTS=1) as crawl:
+        crawl.until(lambda: "/next" in lab.recorded(), "the page after it is crawled")
+        assert lab.recorded() == {"/next"}
+        crawl.kill()
+    lab.crawl(AGAIN, CONCURRENT_REQUESTS=1)
+    assert lab.site.hits()["/again"] == 3
+    assert lab.recorded() == {"/again", "/next", "/last"}
+    assert not lab.claims()
+
+
 # -- scrapy-redis --
 
 DISTRIBUTED = {**SHARED_QUEUE, "BLOOM_HEARTBEAT": 1}
