@@ -87,8 +87,10 @@ class Leftovers:
             if free and (ended := await server.run(claims.leave(block, free))):
                 self._context.monitor.count("discarded", count=ended)
             due = [one for one in found if one.waits and self._is_due(one)]
-            if useless := [one.field for one in due if not one.length or one.is_given_up]:
-                await server.run(claims.drop(block, useless))
+            if useless := [one for one in due if not one.length or one.is_given_up]:
+                # A link may have claimed them since.
+                fields, owners = zip(*((one.field, one.owner) for one in useless), strict=True)
+                await server.run(claims.drop(block, fields, {*owners}))
                 self._context.monitor.count("discarded", count=len(useless))
             waiting.update(
                 mine if one.arguments is None else one.arguments
@@ -209,7 +211,7 @@ class Leftovers:
         useless = requests.keys() - kept
         if useless and stat == "picked_up":  # those of living workers may be of use to others
             await self._writer.flush()
-            await server.run(operations.drop(block, list(useless)))
+            await server.run(operations.drop(block, useless, [self._context.me.owner]))
         return bool(kept)
 
     def _put_back(self, block: int, name: str, text: str, stat: str) -> bool:

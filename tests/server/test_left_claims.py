@@ -28,6 +28,16 @@ def test_claims_are_taken_from_the_owner_that_was_seen_and_from_nobody_else(
     assert spider.take(*claims, owner=THEIRS) == {}
 
 
+def test_a_claim_is_deleted_only_if_it_is_still_whose_it_was(spider: Spider) -> None:
+    """A link may claim it after the scan."""
+    spider.claim(A, B, request="")
+    spider.fail(A, B, seconds=0)
+    owners = {one.owner for one in spider.stored().values()}
+    spider.claim(A)
+    spider.run(spider.claims.drop(0, [A.hex(), B.hex()], owners))
+    assert spider.owners() == {A: OURS}
+
+
 def test_a_page_that_is_taken_over_keeps_its_attempts(spider: Spider) -> None:
     spider.claim(A)
     spider.fail(A, seconds=0)
@@ -207,7 +217,8 @@ def test_any_bytes_are_a_claim_or_none_and_its_url_is_not_hidden(
     spider.run(spider.claims.own([key(A)], OURS))
     spider.run(spider.claims.recrawl({(0, A.hex()): "{}"}))
     spider.confirm(A)
-    spider.run(spider.claims.drop(0, [A.hex()]))
+    owners = [one.owner for one in spider.stored().values() if one.field == A.hex()]
+    spider.run(spider.claims.drop(0, [A.hex()], owners))
     assert spider.claim(A, nonce="3") in ([NEW], [SEEN])
     assert spider.owners()[B] == OURS
 
