@@ -121,7 +121,8 @@ class Endings:
             known: about the URL.
             request: for it, as it's stored; "" if it can't be, None if the page's own led there.
         """
-        has_request = bool(request) and key[0] != RUN
+        # Requests that share an object have to end together: a stored one would end alone.
+        has_request = bool(request) and key[0] != RUN and key not in self._joint
         found = effect(known, is_redirect=request is None, has_request=has_request)
         if found is Effect.STORE and request:
             self.store(key, request)

@@ -347,6 +347,19 @@ def test_pages_that_have_changed_what_they_share_end_together(crawl: Crawl) -> N
     assert crawl.ended[-1] == ("CONFIRM", "parent")
 
 
+def test_pages_end_together_though_another_page_has_a_request_for_one_of_them(
+    crawl: Crawl,
+) -> None:
+    shared, other = Shared(crawl, "ab"), crawl.page("other", is_stored=True)
+    shared.close()
+    crawl.endings.led_to(other, key("a"), Known.HERE, "{}")
+    crawl.end(other)
+    shared.end("a")
+    assert crawl.ended == []
+    shared.end("b")
+    assert sorted(crawl.ended) == [("CONFIRM", name) for name in ("a", "b", "other", "parent")]
+
+
 def test_pages_that_share_what_nobody_changes_end_alone(crawl: Crawl) -> None:
     shared = Shared(crawl, "ab")
     shared.close()
