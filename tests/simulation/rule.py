@@ -143,20 +143,12 @@ class Rule:
         # What is dropped is meant to be, but a redirect that this process follows there is, too. If
         # a link has led there before, it was stored then.
         is_followed = is_target and (name, url) in self._site.refused
-        if self._site.drops(url, name) and (not is_followed or self._is_linked(url, name)):
+        is_linked = (name, url) in self._site.linked
+        if self._site.drops(url, name) and (not is_followed or is_linked):
             return True
         if {url, self._site.field(url)} & self._kept or self._is_led_to_again(url, seen):
             return True
         return self._is_stored_once(url) or self._is_crawled(url, name, {*seen, url})
-
-    def _is_linked(self, url: str, name: str) -> bool:
-        """Whether a page has linked a URL in a process."""
-        pages = self._site.led_to.items()
-        return any(
-            url in led_to and page not in self._site.redirects
-            for (process, page), led_to in pages
-            if process == name
-        )
 
     def _is_found_again(self, url: str, seen: set[str]) -> bool:
         """Whether another page that leads to a URL has failed with it, or isn't remembered yet."""

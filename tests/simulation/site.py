@@ -63,6 +63,7 @@ class Site:
         each_run: URLs that are fetched in each run.
         led_to: process and URL -> targets of the redirects, and links that its callback or errback
             has yielded; with "", those of all processes.
+        linked: process and URL of links, also of those in an earlier attempt of their page.
         waiting: process and URL -> pages that wait for it, because its request can't be stored.
         done: process and URL of pages whose callback or errback was done; "" for any process.
         is_plain: whether what happens to the pages is not noted, nor fails.
@@ -111,6 +112,7 @@ class Site:
         self.crawled_pages: Counter[str] = Counter()
         self.crawled_by: Counter[tuple[str, str]] = Counter()
         self.led_to: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self.linked: set[tuple[str, str]] = set()
         self.waiting: dict[tuple[str, str], set[str]] = defaultdict(set)
         self.done: set[tuple[str, str]] = set()
         self.fields: dict[str, str] = {}
@@ -252,6 +254,8 @@ class Site:
         if not self.is_plain:
             self.led_to[process, url].append(target)
             self.led_to["", url].append(target)
+            if url not in self.redirects:
+                self.linked.add((process, target))
             if waits:
                 self.waiting[process, target].add(url)
 
