@@ -54,6 +54,18 @@ def test_a_site_in_maintenance_is_crawled_when_it_is_back(
     assert done.recorded >= {*links}
 
 
+def test_a_page_fails_that_redirects_to_a_start_page_in_maintenance(lab_of: LabOf) -> None:
+    """Only this process remembers that it has asked for the start page."""
+    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
+    lab.kill_midway(1, **ONCE)
+    lab.site.pages |= {"/": MAINTENANCE, "/a": moved("/"), "/b": moved("/")}
+    done = lab.crawl(**ONCE)
+    assert kinds(done.claims).items() >= {"/a": "-", "/b": "-"}.items()
+    lab.site.pages |= {"/": page(), "/a": page(), "/b": page()}
+    lab.make_due()
+    assert lab.crawl(**ONCE).recorded >= {"/a", "/b"}
+
+
 @pytest.mark.parametrize("end", ["is crawled", "fails", "is dropped"])
 def test_pages_wait_for_a_pending_page_that_they_redirect_to(lab_of: LabOf, end: str) -> None:
     """They end as it does: are remembered, fail, or are new again."""
