@@ -292,7 +292,9 @@ class Endings:
         if kind is OpKind.CONFIRM:
             self._local.see(key, is_own=True)
         elif kind in (OpKind.FAIL, OpKind.STOP):
-            self._local.fail(key, is_astray=key in self.targets)
+            # If it isn't stored, perhaps no page here has failed with it: its request may come out
+            # of a queue that another run has put it into.
+            self._local.fail(key, is_astray=key in self.targets or not page.claims[key])
         else:
             self._local.forget(key)
         reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]

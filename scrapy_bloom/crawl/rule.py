@@ -20,7 +20,7 @@ class Known(Enum):
     ELSEWHERE = auto()
     #: It has failed, and waits. If its request isn't stored, so has the page that yielded it.
     FAILED = auto()
-    #: It has failed, and its request isn't stored, because only a redirect has led there.
+    #: It has failed, and its request isn't stored, as that of a redirect.
     ASTRAY = auto()
     #: Something has dropped its request in this run, and would drop it again.
     DROPPED = auto()

@@ -106,8 +106,8 @@ def test_pages_fail_with_what_they_wait_for(queue: str) -> None:
     assert {kind for kind, _ in ops.values()} == {FAIL}
     assert ops["first"] == ops["second"] == (FAIL, "a-request-failed")
     assert ops["stored"] == (FAIL, "HTTP-503")
-    assert "child" in ops
-    assert {crawl.known(name) for name in ops} == {Known.FAILED}
+    assert crawl.known("child") is Known.ASTRAY
+    assert {crawl.known(name) for name in ops.keys() - {"child"}} == {Known.FAILED}
 
 
 def test_what_is_not_stored_fails_in_one_step_with_the_page_that_yields_it_again(
@@ -119,6 +119,19 @@ def test_what_is_not_stored_fails_in_one_step_with_the_page_that_yields_it_again
     assert (crawl.ended, crawl.known("child")) == ([], Known.FAILED)
     crawl.end(page)
     assert sorted(crawl.ended) == [("FAIL", "child"), ("FAIL", "page")]
+
+
+@pytest.mark.parametrize("queue", ["", "q"])
+def test_a_page_is_left_that_links_what_has_failed_with_no_page(queue: str) -> None:
+    """Another run has put the request into the queue, for instance."""
+    crawl = Crawl(queue)
+    crawl.end(crawl.page("link"), error="HTTP-503")
+    known = crawl.known("link")
+    assert known
+    page = crawl.page("page", is_stored=True)
+    crawl.endings.led_to(page, key("link"), known, "")
+    crawl.end(page)
+    assert crawl.ended == [("FAIL", "link")]
 
 
 def test_what_is_not_stored_in_the_window_of_the_run_is_new_again_when_it_has_failed(
