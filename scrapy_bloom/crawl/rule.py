@@ -12,6 +12,8 @@ class Known(Enum):
 
     #: It's in the filter.
     RECORDED = auto()
+    #: It's a start page, which each run fetches. Nothing is known of how that ends.
+    START = auto()
     #: It's pending, and its request is stored.
     STORED = auto()
     #: It's in progress in this process, and its request isn't stored.
@@ -57,8 +59,9 @@ def effect(known: Known, *, is_redirect: bool, has_request: bool) -> Effect:
         return Effect.STORE
     if known is Known.HERE:
         return Effect.WAIT
-    if known is Known.ELSEWHERE or (known is Known.ASTRAY and not is_redirect):
-        return Effect.LEAVE  # a request that can be stored is stored when the server is asked
+    unsure = Known.START if is_redirect else Known.ASTRAY
+    if known in (Known.ELSEWHERE, unsure):  # the server, if it's asked, knows or stores more
+        return Effect.LEAVE
     if has_failed and is_redirect:
         return Effect.FAIL
     return Effect.DROP if known is Known.DROPPED and is_redirect else Effect.SAFE

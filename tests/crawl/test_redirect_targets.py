@@ -66,6 +66,21 @@ def test_a_page_fails_that_redirects_to_a_start_page_in_maintenance(lab_of: LabO
     assert lab.crawl(**ONCE).recorded >= {"/a", "/b"}
 
 
+def test_a_page_is_remembered_that_redirects_to_a_start_page(lab_of: LabOf) -> None:
+    """As the pages of articles that are gone do."""
+    lab = lab_of({"/": page("/a", "/b"), "/a": moved("/"), "/b": moved("/")})
+    done = lab.crawl(**ONCE)
+    assert done.recorded >= {"/a", "/b"}
+    assert done.hits["/"] == 2  # as a link to a start page is fetched once more
+    assert lab.crawl(**ONCE).hits == {"/": 1}
+
+
+def test_a_start_page_that_redirects_to_itself_is_a_duplicate(lab_of: LabOf) -> None:
+    """As with Scrapy's own filter."""
+    lab = lab_of({"/": moved("/")})
+    assert lab.crawl(**ONCE).hits == {"/": 1}
+
+
 @pytest.mark.parametrize("end", ["is crawled", "fails", "is dropped"])
 def test_pages_wait_for_a_pending_page_that_they_redirect_to(lab_of: LabOf, end: str) -> None:
     """They end as it does: are remembered, fail, or are new again."""

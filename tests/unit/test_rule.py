@@ -9,6 +9,7 @@ from scrapy_bloom.crawl.rule import Effect, Known, effect
 TABLE = """
 the URL     a link, which can be stored   a link, which can't be   where it was redirected
 RECORDED    SAFE                          SAFE                     SAFE
+START       SAFE                          SAFE                     LEAVE
 STORED      SAFE                          SAFE                     SAFE
 HERE        STORE                         WAIT                     WAIT
 ELSEWHERE   LEAVE                         LEAVE                    LEAVE
