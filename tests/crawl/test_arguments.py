@@ -133,6 +133,28 @@ def test_a_page_that_is_dropped_when_it_is_picked_up_stays_pending(
     assert not lab.claims()
 
 
+@pytest.mark.parametrize("arguments", [{}, {"tenant": "b"}], ids=["the same", "others"])
+@pytest.mark.parametrize(
+    "drops",
+    [{"DROPS": "middleware"}, {"DROPS": "offsite"}, {"DROPS": "middleware", **SHARED_QUEUE}],
+    ids=["middleware", "offsite", "scrapy-redis"],
+)
+def test_a_page_that_is_dropped_when_a_run_links_it_stays_pending(
+    lab_of: LabOf, drops: dict[str, Any], arguments: dict[str, str]
+) -> None:
+    """The run before has remembered the page that links it."""
+    lab = lab_of(PAGES)
+    leave(lab)
+    left = lab.claims().keys()
+    done = lab.crawl(SPIDER, arguments=arguments, **drops, **SETTINGS)
+    assert done.hits == Counter(["/"])
+    assert done.claims.keys() == left
+    lab.site.pages["/"] = page()
+    lab.crawl(SPIDER, **SETTINGS)
+    assert lab.recorded() == {*LINKS}
+    assert not lab.claims()
+
+
 @pytest.mark.parametrize(
     "queue", [{}, {"JOBDIR": "../job"}, SHARED_QUEUE], ids=["memory", "jobdir", "scrapy-redis"]
 )

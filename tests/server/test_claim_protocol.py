@@ -211,6 +211,25 @@ def test_only_owners_end_claims(spider: Spider, other: str) -> None:
 # -- pages that failed, and that wait --
 
 
+@pytest.mark.parametrize("before", ["-.a=1", "-"])
+def test_a_page_that_waited_waits_for_the_same_runs_when_another_run_has_dropped_it(
+    spider: Spider, before: str
+) -> None:
+    """Also if it has gone through a queue that workers share."""
+    spider.claim(A, B)
+    spider.fail(A, seconds=0, owner=before)
+    assert spider.claim(A, owner="w2.a=2", nonce="2") == [NEW]
+    assert spider.claim(A, owner="w2.a=2", nonce="2") == [NEW], "it's the same call"
+    spider.run(spider.claims.own([key(A), key(B)], "w2"))
+    spider.settle(A, B, owner="w2")
+    claim = spider.only()
+    assert (claim.owner, claim.nonce, claim.attempts) == (before, "dropped", 1)
+    assert spider.request(A) == text_of(A)
+    assert spider.claim(A, nonce="3") == [NEW], "any link gets it"
+    assert spider.confirm(A) == [NEW]
+    assert not spider.stored()
+
+
 def test_a_page_that_failed_waits_and_is_then_claimed_again(spider: Spider, client: Redis) -> None:
     spider.claim(A, B)
     spider.fail(A, B, reason="503")

@@ -122,10 +122,11 @@ BITMAPS = [
 ]
 CLAIMS = [
     {
-        "03" * 20: 'g1.a=1 - 1800014400 0 {"url":"u"}',
+        "03" * 20: 'g1.a=1 n1 1800014400 0 {"url":"u"}',
         "04" * 20: "w2.a=1 n2 1800014400 0 ",
         "05" * 20: "- recrawl 1800014400 0 {}",
         "06" * 20: '-.a=1 left 1800014400 0 {"url":"u"}',
+        "07" * 20: "w1.a=2 n4:-.a=1 1800014400 0 {}",
         "h602a7995a48d7da7c4b3c823dcc30d26deb9fc34": "q1.a=1 n3 1800014400 0 {}",
     },
     {
@@ -163,13 +164,15 @@ def test_keys_and_their_values(moved: MovedServer) -> None:
     with moved.client() as client:
         bloom = fill(client)
         claims = in_shop(bloom)
-        keys = [("default", bytes([number]) * 20) for number in range(7)]
-        made = [NewClaim(keys[number], "n1", '{"url":"u"}') for number in (0, 1, 2, 3, 6)]
+        keys = [("default", bytes([number]) * 20) for number in range(8)]
+        made = [NewClaim(keys[number], "n1", '{"url":"u"}') for number in (0, 1, 2, 3, 6, 7)]
         bloom.run(claims.claim([*made, NewClaim(keys[4], "n2", "")], "w1.a=1", "w2.a=1"))
         failed = NewClaim(keys[0], "HTTP-503", ""), NewClaim(keys[1], "HTTP-500", "")
         bloom.run(claims.wait(failed, "-.a=1", 600, attempts=1))
         bloom.run(claims.release(keys[2:3], ["w1.a=1"]))
-        bloom.run(claims.leave(0, [StoredClaim("06" * 20, "w1.a=1", "n1", 0, 0, 1)]))
+        left = [StoredClaim(field * 20, "w1.a=1", "n1", 0, 0, 1) for field in ("06", "07")]
+        bloom.run(claims.leave(0, left))
+        bloom.run(claims.claim([NewClaim(keys[7], "n4", "{}")], "w1.a=2"))
         bloom.run(claims.keep([NewClaim(("default", b"x" * 33), "n3", "{}")], "q1.a=1"))
         bloom.run(claims.recrawl({(0, "05" * 20): "{}"}))
         bloom.run(Workers(claims).give(keys[3:4], "w1.a=1", "g1.a=1", 1))
