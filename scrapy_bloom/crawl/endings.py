@@ -76,8 +76,8 @@ class Joint:
     """
 
     page: Page
-    state: Callable[[], str]
-    before: str = ""
+    state: Callable[[], list[int]]
+    before: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         """Note the content of the objects."""

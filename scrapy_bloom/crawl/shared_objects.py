@@ -6,12 +6,13 @@ such requests aren't stored: their page waits for them, and those that have chan
 are settled together. Whether a request shares an object is known when the callback has ended.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from sys import maxsize
 from typing import Any
 
-from scrapy import Request, Spider
+from scrapy import Request
 
 from scrapy_bloom.crawl.endings import Joint, Page
 from scrapy_bloom.crawl.offers import Offers
@@ -19,14 +20,15 @@ from scrapy_bloom.crawl.ops import OpKind
 from scrapy_bloom.crawl.queue import META
 from scrapy_bloom.crawl.request_values import (
     MAX_DEPTH,
-    UnstorableError,
     is_immutable,
-    pack,
     value_of,
 )
 
 #: Keys of ``meta`` whose values Scrapy shares among requests, and doesn't change.
 _SCRAPYS = {META, "handle_httpstatus_list", "redirect_urls", "redirect_reasons"}
+
+#: Instances of classes in what is compared, at most. An item has fewer, a spider or a browser more.
+MAX_INSTANCES = 1_000
 
 
 class SharedObjects:
@@ -34,11 +36,10 @@ class SharedObjects:
 
     Args:
         offers: follow these requests.
-        spider: of the crawl.
     """
 
-    def __init__(self, offers: Offers, spider: Spider) -> None:
-        self._offers, self._spider = offers, spider
+    def __init__(self, offers: Offers) -> None:
+        self._offers = offers
         #: Id of an object -> the object, so that it lives as long, and those who share it.
         self._joints: dict[int, tuple[object, Joint]] = {}
         self._requests: dict[Joint, list[Request]] = {}
@@ -51,18 +52,11 @@ class SharedObjects:
         if not found:
             return
         known = (self._joints[id(one)][1] for one in found if id(one) in self._joints)
-        joint = next(known, None) or Joint(Page({}, maxsize), lambda: self._state(found))
+        joint = next(known, None) or Joint(Page({}, maxsize), lambda: _content(found))
         for one in found:
             self._joints.setdefault(id(one), (one, joint))
         self._requests.setdefault(joint, []).append(request)
         self._offers.unsaved[request] = joint
-
-    def _state(self, objects: list[object]) -> str:
-        """Return the content of objects, as far as it can be compared."""
-        try:
-            return repr(pack(objects, self._spider))
-        except UnstorableError:
-            return ""
 
     def decide(self, requests: Collection[Request]) -> None:
         """Let those requests be stored that share nothing and haven't been looked up."""
@@ -77,6 +71,32 @@ class SharedObjects:
                 self._offers.store(own[0])
             joint.page.outcome = OpKind.FAIL if joint.page.error else OpKind.CONFIRM
             self._offers.pages.endings.finish(joint.page)
+
+
+def _content(objects: Collection[object]) -> list[int]:
+    """Return what objects hold, for comparison; [] if that is half of the crawl."""
+    found, seen, instances = list[int](), dict[int, tuple[int, object]](), 0
+    left = [*objects]
+    while left:
+        value = left.pop()
+        if is_immutable(value):
+            found.append(hash((type(value), value)))
+            continue
+        if id(value) in seen:
+            found.append(seen[id(value)][0])
+            continue
+        seen[id(value)] = len(seen), value  # without it, another object could get its id
+        if isinstance(value, dict):
+            inner = [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            inner = [*value]
+        else:
+            inner, instances = [object.__getstate__(value)], instances + 1
+        if instances > MAX_INSTANCES:
+            return []
+        found.append(len(inner))
+        left += inner
+    return found
 
 
 def _objects(values: Collection[Any], depth: int = 0) -> Iterator[object]:

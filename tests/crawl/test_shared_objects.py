@@ -15,6 +15,7 @@ OTHERS = [f"/other/{number}" for number in range(30)]
 #: The parts of item 7 are /7/a, /7/b and /7/c. An item is written with its parts and its worker.
 SPIDER = """
 import os
+from scrapy.loader import ItemLoader
 
 class PartsSpider(OddSpider):
     custom_settings = {"ITEM_PIPELINES": {Keep: 1}}
@@ -34,6 +35,8 @@ class PartsSpider(OddSpider):
             _, number, part = link.split("/")
             if part == "a":
                 shared = {"item": number, "parts": []}
+                if self.settings.getbool("LOADER"):
+                    shared = ItemLoader(shared, response=response)
             given = {self.settings["GIVEN"]: {"shared": shared}}
             yield response.follow(link, self.parse_part, priority=-1, **given)
             if part == "a" and self.settings.getbool("AWAITS"):
@@ -41,9 +44,14 @@ class PartsSpider(OddSpider):
 
     def parse_part(self, response, shared=None):
         shared = shared or response.meta["shared"]
-        shared["parts"].append(response.url[-1])
-        if len(shared["parts"]) == 3:
-            yield {**shared, "worker": os.getpid()}
+        if isinstance(shared, ItemLoader):
+            shared.add_value("parts", response.url[-1])
+            item = {"item": shared.item["item"], "parts": shared.get_collected_values("parts")}
+        else:
+            shared["parts"].append(response.url[-1])
+            item = shared
+        if len(item["parts"]) == 3:
+            yield {**item, "worker": os.getpid()}
 """
 #: How items are found: on a page each or on one page, by what their requests share, and how.
 WAYS = pytest.mark.parametrize(
@@ -53,8 +61,9 @@ WAYS = pytest.mark.parametrize(
         (ITEMS, {"GIVEN": "meta"}),
         (1, {"GIVEN": "cb_kwargs"}),
         (ITEMS, {"GIVEN": "cb_kwargs", "AWAITS": True}),
+        (ITEMS, {"GIVEN": "cb_kwargs", "LOADER": True}),
     ],
-    ids=["cb_kwargs", "meta", "one page", "awaits"],
+    ids=["cb_kwargs", "meta", "one page", "awaits", "item loader"],
 )
 
 

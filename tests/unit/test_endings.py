@@ -1,5 +1,6 @@
 """When pages end, and how: after all that they led to, and with it."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import Request, Spider
+from scrapy import Request
+from scrapy.loader import ItemLoader
 
 from scrapy_bloom.bloom.protocol.claims import DROPPED
 from scrapy_bloom.bloom.protocol.session import Key
@@ -18,7 +20,7 @@ from scrapy_bloom.crawl.local import LocalUrls
 from scrapy_bloom.crawl.monitor import Monitor
 from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.rule import Known
-from scrapy_bloom.crawl.shared_objects import SharedObjects, _objects
+from scrapy_bloom.crawl.shared_objects import MAX_INSTANCES, SharedObjects, _objects
 from scrapy_bloom.rules import RUN
 
 CONFIRM, FAIL, STOP, RELEASE = OpKind.CONFIRM, OpKind.FAIL, OpKind.STOP, OpKind.RELEASE
@@ -323,11 +325,11 @@ class Shared:
         names: of these pages.
     """
 
-    def __init__(self, crawl: Crawl, names: Sequence[str]) -> None:
-        self.crawl, self.value = crawl, dict[str, Any]()
+    def __init__(self, crawl: Crawl, names: Sequence[str], value: Any = None) -> None:
+        self.crawl, self.value = crawl, {} if value is None else value
         pages = SimpleNamespace(endings=crawl.endings)
         offers: Any = SimpleNamespace(unsaved={}, pages=pages)
-        self.objects = SharedObjects(offers, Spider("shop"))
+        self.objects = SharedObjects(offers)
         self.parent = crawl.page("parent", is_stored=True)
         self.pages = {name: crawl.page(name) for name in names}
         for name in names:
@@ -380,6 +382,61 @@ def test_pages_that_share_what_nobody_changes_end_alone(crawl: Crawl) -> None:
     assert crawl.ended == [("CONFIRM", "a")]
     shared.end("b", changes=False)
     assert crawl.ended[1:] == [("CONFIRM", "b"), ("CONFIRM", "parent")]
+
+
+class Slots:
+    """An object without a dict."""
+
+    __slots__ = ("parts", "self")
+
+    def __init__(self) -> None:
+        self.parts, self.self = [0], self
+
+
+class Guarded(Slots):
+    """An object that can't be copied, as a selector."""
+
+    def __getstate__(self) -> Any:
+        raise TypeError
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        (ItemLoader({"parts": 0}), lambda one: one.add_value("parts", 1)),
+        (SimpleNamespace(inner=[{"parts": 0}]), lambda one: one.inner[0].update(parts=1)),
+        (Slots(), lambda one: one.parts.append(1)),
+        (Guarded(), lambda one: setattr(one, "parts", None)),
+        (deque([0]), lambda one: one.append(1)),
+        ([{0}, b"", 1.0], lambda one: one[0].add(1)),
+        ([[0], []], lambda one: one.reverse()),
+        ([True], lambda one: one.__setitem__(0, 1)),
+        ([[0]] * 10_000, lambda one: one.pop()),
+    ],
+    ids=["item-loader", "attributes", "slots", "guarded", "deque", "set", "order", "type", "large"],
+)
+def test_pages_share_objects_of_any_class(
+    crawl: Crawl, value: Any, change: Callable[[Any], object]
+) -> None:
+    shared = Shared(crawl, "abc", value)
+    shared.close()
+    shared.end("a", changes=False)
+    assert crawl.ended == [("CONFIRM", "a")]
+    change(value)
+    shared.end("b", changes=False)
+    assert crawl.ended == [("CONFIRM", "a")]
+    shared.end("c", changes=False)
+    assert sorted(crawl.ended[1:]) == [("CONFIRM", name) for name in ("b", "c", "parent")]
+
+
+def test_what_half_of_the_crawl_hangs_on_is_no_item(crawl: Crawl) -> None:
+    """For example a browser, a connection or a spider: pages that share one end alone."""
+    tabs = [SimpleNamespace(is_busy=False) for _ in range(MAX_INSTANCES)]
+    shared = Shared(crawl, "ab", SimpleNamespace(tabs=tabs))
+    shared.close()
+    tabs[0].is_busy = True
+    shared.end("a", changes=False)
+    assert crawl.ended == [("CONFIRM", "a")]
 
 
 @pytest.mark.parametrize("failing", "abc")
