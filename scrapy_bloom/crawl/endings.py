@@ -38,7 +38,7 @@ class Page:
 
     Args:
         claims: are settled with it; claim -> its request as it's stored, "" if it isn't.
-        epoch: of the server, in which its callback began to yield.
+        epoch: of the server, in which it left the scheduler.
         error: why links or items of it may be lost.
         times: how often it has to finish: its callback may have yielded the request again.
         waits: requests that cannot be stored, feeds and pipelines that it is settled after.

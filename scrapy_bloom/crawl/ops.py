@@ -42,7 +42,7 @@ class Op:
     Args:
         kind: its effect.
         claim: that is made, changed or ended.
-        epoch: of the server, in which its page began to yield.
+        epoch: of the server, in which its page left the scheduler.
     """
 
     kind: OpKind

@@ -219,7 +219,7 @@ async def test_a_page_fails_whose_link_the_queue_does_not_take(own_server: Serve
         pages, first = worker.offers.pages, page(0)
         child = page(1).replace(callback=lambda response: None)
         hand_out(worker, first)
-        parent = pages.begin(first)
+        parent = pages.page_of(first)
         assert parent is not None
         pages.yields(parent, child)
         worker.offers.offered(child)
