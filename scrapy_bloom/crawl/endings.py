@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scrapy_bloom.bloom.protocol.claims import ASTRAY, DROPPED, NewClaim
+from scrapy_bloom.bloom.protocol.claims import ASTRAY, NewClaim
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl.context import Context
 from scrapy_bloom.crawl.ops import Op, OpKind
@@ -25,8 +25,7 @@ MAX_CHAIN = 256
 _UNPRINTABLE = re.compile("[^!-~]+")
 _STATS = {
     OpKind.CONFIRM: "crawled",
-    OpKind.RELEASE: "dropped",
-    OpKind.LEAVE: "dropped",
+    OpKind.DROP: "dropped",
     OpKind.FAIL: "failed",
     OpKind.STOP: "repeated",
 }
@@ -95,7 +94,6 @@ class Endings:
         here: claims in progress in this process whose requests aren't stored, each with the pages
             that wait for it.
         targets: those of them that only a redirect has led to.
-        picked_up: claims that another run, or another attempt, has left.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
@@ -104,7 +102,6 @@ class Endings:
         self._has_own_queue = not context.me.queue
         self.here: dict[Key, list[Page]] = {}
         self.targets: set[Key] = set()
-        self.picked_up: set[Key] = set()
         #: Claim of a request that may have to end together with others.
         self._joint: dict[Key, Joint] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
@@ -133,7 +130,7 @@ class Endings:
         elif found is Effect.FAIL:
             page.fail("the-redirect-leads-to-a-failed-page")
         elif found is Effect.DROP:
-            page.outcome = OpKind.RELEASE
+            page.outcome = OpKind.DROP
 
     def store(self, key: Key, request: str) -> None:
         """Give a claim its request: nobody has to wait for it any more."""
@@ -227,9 +224,9 @@ class Endings:
         if joint is None:
             return []
         joint.page.waits -= 1
-        if kind not in (OpKind.CONFIRM, OpKind.RELEASE):
+        if kind not in (OpKind.CONFIRM, OpKind.DROP):
             joint.page.fail(page.error)
-        if kind is OpKind.RELEASE or joint.state() == joint.before:
+        if kind is OpKind.DROP or joint.state() == joint.before:
             return [joint.page, *self._end_claims(page, kind)]
         joint.page.claims |= page.claims
         joint.page.epoch = min(joint.page.epoch, page.epoch)
@@ -252,7 +249,7 @@ class Endings:
                 one.waits -= 1
                 if has_failed:  # only its page can yield the request again
                     one.fail("a-request-failed")
-                elif kind is OpKind.RELEASE and one.target == key:
+                elif kind is OpKind.DROP and one.target == key:
                     one.outcome = kind
             found += waiting
         return found
@@ -264,7 +261,7 @@ class Endings:
             return
         self._local.forget(key)
         self._local.late.pop(key[1], None)
-        if kind in (OpKind.RELEASE, OpKind.LEAVE):
+        if kind is OpKind.DROP:
             self._local.taken[key[1]] = Known.DROPPED
         elif is_stored:
             self._local.taken[key[1]] = Known.FAILED
@@ -274,9 +271,6 @@ class Endings:
     def _end(self, key: Key, kind: OpKind, page: Page) -> None:
         window, item = key
         is_once = item.startswith(ONCE)
-        if kind is OpKind.RELEASE and key in self.picked_up:
-            kind = OpKind.LEAVE  # a run with other settings may crawl it
-        self.picked_up.discard(key)
         if window == RUN:
             self._end_here(key, kind, is_stored=bool(page.claims[key]))
             return
@@ -287,7 +281,7 @@ class Endings:
             kind = OpKind.RELEASE
         elif kind is OpKind.CONFIRM and is_once:
             kind = OpKind.RELEASE
-        elif kind in (OpKind.RELEASE, OpKind.LEAVE) and not is_once:
+        elif kind is OpKind.DROP and not is_once:
             self._local.taken[item] = Known.DROPPED
         if kind is OpKind.CONFIRM:
             self._local.see(key, is_own=True)
@@ -297,7 +291,7 @@ class Endings:
             self._local.fail(key, is_astray=key in self.targets or not page.claims[key])
         else:
             self._local.forget(key)
-        reason = DROPPED if kind is OpKind.LEAVE else _UNPRINTABLE.sub("-", page.error)[:200]
+        reason = _UNPRINTABLE.sub("-", page.error)[:200]
         if key in self.targets:
             self.targets.discard(key)
             reason = f"{ASTRAY}{reason}"

@@ -106,7 +106,7 @@ class Leftovers:
         if claim.waits:
             return False
         if owner == me.id:
-            return claim.nonce in self._lost
+            return claim.nonce.partition(":")[0] in self._lost
         if owner == me.queue:
             return idle_since > 0 and self._has_left_queue(claim, idle_since)
         return owner not in alive

@@ -187,7 +187,7 @@ class Lookups:
             if self._offers is not None:
                 self._offers.pages.endings.lose(key)
                 if verdict is not Verdict.UNKNOWN:
-                    self._put(Op(OpKind.RELEASE, NewClaim(key)))
+                    self._put(Op(OpKind.DROP, NewClaim(key)))
 
     async def finish(self) -> None:
         """Wait for the rounds of callers; end claims of requests that were never scheduled."""

@@ -107,14 +107,13 @@ class Offers:
         """Schedule a request that was picked up, with its claims."""
         set_claims(request, {claim: True})
         self.queue.picked_up.add(request)
-        self._endings.picked_up.add(claim)  # which the requests that it turns into inherit
         self._restored = request
         try:
             schedule(request)
         finally:
             if self._restored is request:  # a middleware has dropped it, for instance as offsite
                 self._restored = None
-                self._settle(request, OpKind.RELEASE)
+                self._settle(request, OpKind.DROP)
 
     # -- events of the scheduler --
 
@@ -170,7 +169,7 @@ class Offers:
         if offer.is_queued:
             return
         if offer.duplicate is None:  # dropped by a scheduler of the project's own
-            self._settle(request, OpKind.RELEASE)
+            self._settle(request, OpKind.DROP)
         elif offer.is_successor:
             key, known = offer.duplicate
             page = self.pages.make(request, offer.inherited)

@@ -27,8 +27,8 @@ class OpKind(IntEnum):
     REPEAT = auto()
     #: Leave a crawled page to the next run, because the server has lost a part of the filter.
     STAY = auto()
-    #: Let a URL wait that this run can't crawl.
-    LEAVE = auto()
+    #: End the claim of a dropped request. It waits again if it has waited: other runs may crawl it.
+    DROP = auto()
     #: End a claim.
     RELEASE = auto()
     #: Record a page that was crawled, and end its claim.
@@ -104,8 +104,8 @@ class Applier:
             await run(claims.keep(made, owner, self._me.id))
         elif kind is OpKind.OWN:
             await run(claims.own(keys, self._me.id))
-        elif kind is OpKind.RELEASE:
-            await run(claims.release(keys, owners))
+        elif kind in (OpKind.DROP, OpKind.RELEASE):
+            await run(claims.release(keys, owners, again=kind is OpKind.DROP))
         elif kind is OpKind.CONFIRM:
             await self._wait_for_replicas(len(ops))
             await run(claims.confirm(keys, owners, self._outage.process, losses))

@@ -221,12 +221,22 @@ def test_a_page_that_waited_waits_for_the_same_runs_when_another_run_has_dropped
     assert spider.claim(A, owner="w2.a=2", nonce="2") == [NEW]
     assert spider.claim(A, owner="w2.a=2", nonce="2") == [NEW], "it's the same call"
     spider.run(spider.claims.own([key(A), key(B)], "w2"))
-    spider.settle(A, B, owner="w2")
+    spider.settle(A, B, owner="w2", again=True)
     claim = spider.only()
     assert (claim.owner, claim.nonce, claim.attempts) == (before, "dropped", 1)
     assert spider.request(A) == text_of(A)
     assert spider.claim(A, nonce="3") == [NEW], "any link gets it"
     assert spider.confirm(A) == [NEW]
+    assert not spider.stored()
+
+
+def test_a_page_that_was_crawled_does_not_wait_again(spider: Spider) -> None:
+    """Though it isn't remembered, for example because it had no item."""
+    spider.claim(A, B)
+    spider.fail(A, B, seconds=0)
+    assert spider.claim(A, nonce="2") == [NEW]
+    spider.take(spider.stored()[B.hex()])
+    spider.settle(A, B)
     assert not spider.stored()
 
 

@@ -33,8 +33,8 @@ class Spider:
     ) -> list[Verdict]:
         return self.run(self.claims.confirm([*map(key, items)], owners, server))
 
-    def settle(self, *items: bytes, owner: str = OURS) -> None:
-        self.run(self.claims.release([*map(key, items)], [owner]))
+    def settle(self, *items: bytes, owner: str = OURS, again: bool = False) -> None:
+        self.run(self.claims.release([*map(key, items)], [owner], again=again))
 
     def fail(self, *items: bytes, reason: str = "why", request: str = "", **options: Any) -> None:
         """Let claims wait for a minute, after an attempt."""

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.loader import ItemLoader
 
-from scrapy_bloom.bloom.protocol.claims import DROPPED
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl import endings
 from scrapy_bloom.crawl.endings import ONCE, Endings, Joint, Page
@@ -23,7 +22,7 @@ from scrapy_bloom.crawl.rule import Known
 from scrapy_bloom.crawl.shared_objects import MAX_INSTANCES, SharedObjects, _objects
 from scrapy_bloom.rules import RUN
 
-CONFIRM, FAIL, STOP, RELEASE = OpKind.CONFIRM, OpKind.FAIL, OpKind.STOP, OpKind.RELEASE
+CONFIRM, FAIL, STOP, DROP = OpKind.CONFIRM, OpKind.FAIL, OpKind.STOP, OpKind.DROP
 
 
 class Crawl:
@@ -159,9 +158,9 @@ def test_a_page_whose_request_was_dropped_keeps_nobody_waiting(crawl: Crawl) -> 
     moved.target = key("child")
     crawl.endings.wait(moved, key("child"))
     crawl.end(linked, moved)
-    child.outcome = RELEASE
+    child.outcome = DROP
     crawl.endings.settle(child)
-    ended = [("CONFIRM", "linked"), ("RELEASE", "child"), ("RELEASE", "moved")]
+    ended = [("CONFIRM", "linked"), ("DROP", "child"), ("DROP", "moved")]
     assert sorted(crawl.ended) == ended
     assert crawl.known("child") is crawl.known("moved") is Known.DROPPED
 
@@ -235,7 +234,7 @@ def test_pages_end_in_any_order_whatever_they_lead_to(data: st.DataObject, count
         (Known.FAILED, "", ["CONFIRM"]),
         (Known.FAILED, None, ["FAIL"]),
         (Known.DROPPED, "{}", ["CONFIRM"]),
-        (Known.DROPPED, None, ["RELEASE"]),
+        (Known.DROPPED, None, ["DROP"]),
         (Known.ELSEWHERE, "", []),
         (Known.ELSEWHERE, None, []),
         (Known.HERE, "{}", ["CLAIM", "CONFIRM"]),
@@ -265,18 +264,6 @@ def test_a_link_in_the_window_of_the_run_is_waited_for(crawl: Crawl) -> None:
     assert crawl.ended == []
     crawl.end(target)
     assert crawl.ended == [("CONFIRM", "page")]
-
-
-def test_a_picked_up_page_that_is_dropped_stays_for_a_run_that_does_not_drop_it(
-    crawl: Crawl,
-) -> None:
-    for is_picked_up in (False, True):
-        page = crawl.page("page", is_stored=True)
-        crawl.endings.picked_up |= {key("page")} if is_picked_up else set()
-        page.outcome = RELEASE
-        crawl.endings.settle(page)
-    assert crawl.ended == [("RELEASE", "page"), ("LEAVE", "page")]
-    assert crawl.ops[1].claim.nonce == DROPPED
 
 
 def test_a_page_without_an_item_is_new_again_but_not_in_this_run() -> None:
@@ -462,9 +449,9 @@ def test_a_page_that_is_dropped_changes_nothing_that_others_share(crawl: Crawl) 
     shared = Shared(crawl, "ab")
     shared.close()
     shared.end("a")
-    shared.pages["b"].outcome = RELEASE
+    shared.pages["b"].outcome = DROP
     crawl.endings.settle(shared.pages["b"])
-    assert sorted(crawl.ended) == [("CONFIRM", "a"), ("CONFIRM", "parent"), ("RELEASE", "b")]
+    assert sorted(crawl.ended) == [("CONFIRM", "a"), ("CONFIRM", "parent"), ("DROP", "b")]
 
 
 def test_pages_that_share_an_object_are_as_old_as_the_oldest(crawl: Crawl) -> None:
