@@ -189,8 +189,9 @@ class Process:
         crawling = process.crawl(Pages, **arguments)
         (crawled,) = process.crawlers
         process.start(install_signal_handlers=False)
-        self._process, self.is_clean = None, self._signals < 2
         reason = crawled.stats.get_value("finish_reason") if crawled._stats else None
+        # A SIGINT while the spider is being closed ends Scrapy 2.19 before that is done.
+        self._process, self.is_clean = None, self._signals < 2 and reason is not None
         self.world.log(f"{self.name}: closed ({reason})")
         if not crawling.cancelled() and (error := crawling.exception()) is not None:
             self.world.log(f"{self.name}: cannot start: {error!s:.60}")

@@ -43,6 +43,8 @@ class Watch:
         self._handed_out: dict[str, str] = {}
         #: Process and URL of each filtered request that was handed out.
         self._started: set[tuple[str, str]] = set()
+        #: Workers that have removed their entries. A heartbeat under way may bring one back.
+        self._ended: set[object] = set()
 
     # -- claims --
 
@@ -60,6 +62,8 @@ class Watch:
             replies: to the commands that were carried out.
         """
         self._rule.look(name, commands, replies)
+        beats = [words for words in commands if self._world.script_of(words) == "beat"]
+        self._ended |= {worker for *_, worker, seconds in beats if seconds in (0, "0")}
         if not self._before:
             return
         after, workers = self._world.claims(), self._workers()
@@ -114,8 +118,8 @@ class Watch:
         found, now = dict[str, str](), self._world.time
         entries = self._world.execute("ZRANGE", "{k:0}:workers:pages", 0, -1, "WITHSCORES")
         for member, until in entries:
-            worker = Worker.parse(member.decode())
-            if worker and until > now and self._world.lives(f"p{worker.pid}"):
+            worker, is_over = Worker.parse(member.decode()), member.decode() in self._ended
+            if worker and until > now and not is_over and self._world.lives(f"p{worker.pid}"):
                 found[owner_of(worker.id)] = f"p{worker.pid}"
         return found
 
