@@ -6,7 +6,7 @@ A claim that is free belongs to any link that leads to it, or else to a run with
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from math import inf
 from secrets import token_hex
 
@@ -207,15 +207,25 @@ class Leftovers:
         if self._context.engine.is_closing:  # its queue takes nothing any more: the next run does
             return False
         self._tried |= requests.keys()
-        kept = {one for one, text in requests.items() if self._put_back(block, one, text, stat)}
-        useless = requests.keys() - kept
+        keys = {one: self._put_back(block, one, text, stat) for one, text in requests.items()}
+        useless = self._useless(block, keys)
         if useless and stat == "picked_up":  # those of living workers may be of use to others
-            await self._writer.flush()
+            await self._writer.flush()  # which may read the filter's header again
+            useless = self._useless(block, keys)
             await server.run(operations.drop(block, useless, [self._context.me.owner]))
-        return bool(kept)
+        return len(useless) < len(keys)
 
-    def _put_back(self, block: int, name: str, text: str, stat: str) -> bool:
-        """Schedule the request of a claim; return whether that is of any use."""
+    def _useless(self, block: int, keys: Mapping[str, Key | None]) -> list[str]:
+        """Return which claims can't be restored, or are now in another block."""
+        spec = self._context.server.bloom.session.spec
+        return [
+            name
+            for name, key in keys.items()
+            if key is None or (spec is not None and spec.hasher.block(key[1]) != block)
+        ]
+
+    def _put_back(self, block: int, name: str, text: str, stat: str) -> Key | None:
+        """Schedule the request of a claim, and return its key; None if it can't be restored."""
         monitor = self._context.monitor
         try:
             request = request_codec.load(text, self._context.spider)
@@ -227,7 +237,7 @@ class Leftovers:
                 f"a pending request of another run can't be restored, because {error}. Its URL is "
                 "crawled when it is found again. Check whether the spider has changed",
             )
-            return False
+            return None
         monitor.count(stat, key[0])
         if not self.is_next:  # it's in turns, so it goes out before what the run has found itself
             request.priority = max(request.priority, self._offers.priority + 1)
@@ -235,11 +245,9 @@ class Leftovers:
             self._offers.restore(request, key, self._context.engine.crawl)
         except Exception:  # it has failed, with a warning; the others are put back
             logger.debug("Bloom filter: %s can't be scheduled", request, exc_info=True)
-        spec = self._context.server.bloom.session.spec
-        is_in_place = spec is None or spec.hasher.block(key[1]) == block
-        if not is_in_place:  # the filter's header was lost, and the new one has other seeds
+        if self._useless(block, {name: key}):  # a new header of the filter has other seeds
             self._writer.put(Op(OpKind.CLAIM, NewClaim.of(key, text)))
-        return is_in_place
+        return key
 
     def _key(self, name: str, request: Request) -> Key:
         """Return the key of a claim, by the name of its field."""

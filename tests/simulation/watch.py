@@ -94,8 +94,10 @@ class Watch:
     def _check_end(self, name: str, field: str, claim: Claim, *, is_settled: bool) -> None:
         """Check that nobody needs the stored request of a claim that has ended."""
         site, (url, *_) = self._site, URL.findall(claim.request)
+        if self._rule.is_recorded(url):  # also that of a filter whose header was lost
+            return
         if not is_settled:
-            is_over = self._rule.is_recorded(url) or claim.attempts >= claims.MAX_ATTEMPTS
+            is_over = claim.attempts >= claims.MAX_ATTEMPTS
         elif field.startswith(ONCE):
             is_over = (name, url) in site.done or url in site.redirects
         elif url in site.listed and (name, url) not in self._started:
