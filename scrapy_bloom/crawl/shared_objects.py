@@ -80,7 +80,10 @@ def _content(objects: Collection[object]) -> list[int]:
     while left:
         value = left.pop()
         if is_immutable(value):
-            found.append(hash((type(value), value)))
+            try:
+                found.append(hash((type(value), value)))
+            except TypeError:  # for example an Enum whose members are dataclasses
+                found.append(hash(repr(value)))
             continue
         if id(value) in seen:
             found.append(seen[id(value)][0])

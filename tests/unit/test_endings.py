@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -380,6 +381,17 @@ class Slots:
         self.parts, self.self = [0], self
 
 
+@dataclass
+class Size:
+    """What an Enum can be made of; it has no hash, and so the members haven't."""
+
+    count: int
+
+
+class Sizes(Size, Enum):
+    SMALL = 1
+
+
 class Guarded(Slots):
     """An object that can't be copied, as a selector."""
 
@@ -399,8 +411,12 @@ class Guarded(Slots):
         ([[0], []], lambda one: one.reverse()),
         ([True], lambda one: one.__setitem__(0, 1)),
         ([[0]] * 10_000, lambda one: one.pop()),
+        ([Sizes.SMALL], lambda one: one.append(Sizes.SMALL)),
     ],
-    ids=["item-loader", "attributes", "slots", "guarded", "deque", "set", "order", "type", "large"],
+    ids=[
+        *("item-loader", "attributes", "slots", "guarded", "deque", "set", "order", "type"),
+        *("large", "not-hashable"),
+    ],
 )
 def test_pages_share_objects_of_any_class(
     crawl: Crawl, value: Any, change: Callable[[Any], object]
