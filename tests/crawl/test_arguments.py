@@ -94,6 +94,37 @@ def test_a_run_with_other_arguments_crawls_what_it_links_itself(lab_of: LabOf) -
     assert not lab.claims()
 
 
+def test_what_a_run_with_other_arguments_has_failed_is_retried_if_this_run_links_it(
+    lab_of: LabOf,
+) -> None:
+    """Its page is remembered, so nothing else would lead there."""
+    lab = lab_of(PAGES | dict.fromkeys(LINKS, ERROR))
+    lab.crawl(SPIDER, arguments={"tenant": "once"}, **SETTINGS)
+    lab.site.pages |= PAGES
+    lab.crawl(SPIDER, **SETTINGS)
+    lab.site.pages["/"] = page()
+    lab.make_due()
+    lab.crawl(SPIDER, **SETTINGS)
+    assert lab.recorded() == {*LINKS}
+    assert not lab.claims()
+
+
+def test_what_a_run_with_other_arguments_had_when_it_died_is_crawled_if_this_run_links_it(
+    lab_of: LabOf,
+) -> None:
+    lab = lab_of(PAGES)
+    lab.site.hold(*LINKS)
+    with lab.start(SPIDER, arguments={"tenant": "once"}, **SETTINGS) as once:
+        once.until(lambda: lab.site.held, "it's midway")
+        assert lab.crawl(SPIDER, **SETTINGS).hits == Counter(["/"])
+        once.kill()
+    lab.site.release()
+    lab.site.pages["/"] = page()
+    lab.crawl(SPIDER, **SETTINGS)
+    assert lab.recorded() == {*LINKS}
+    assert not lab.claims()
+
+
 def test_users_see_how_many_pages_wait_for_which_arguments(lab_of: LabOf) -> None:
     lab = lab_of(PAGES)
     count = leave(lab, domain="a")

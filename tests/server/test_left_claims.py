@@ -85,7 +85,7 @@ def test_a_claim_that_is_freed_keeps_its_arguments_request_and_attempts(
     owners = {A: "w1.domain=a", B: "w1.", C: "w1"}
     for item, owner in owners.items():
         spider.claim(item)
-        spider.fail(item, seconds=0)
+        spider.fail(item, seconds=0, owner=owner.replace("w1", FAILED))
         spider.claim(item, owner=owner, nonce="2")
     before = client.time()[0]
     assert spider.leave(*spider.stored().values()) == 0

@@ -5,13 +5,16 @@
 local MAX_LENGTH, now, verdicts = 65536, call('TIME')[1], {}
 for i = NAMED + 1, #ARGV, 2 do
   local claim, verdict = call('HGET', KEYS[1], ARGV[i]), '0'
-  local owner, attempts, request = string.match(claim or '', '^(%S+) %S+ %d+ (%d+) (.*)$')
+  local owner, others, attempts, request =
+    string.match(claim or '', '^(%S+) [^%s:]*(%S*) %d+ (%d+) (.*)$')
   if owner == ARGV[i + 1] and (request == '' or #request > MAX_LENGTH) then
     verdict = '2'
     call('HDEL', KEYS[1], ARGV[i])
   elseif owner == ARGV[i + 1] then
     verdict = '1'
-    local words = {'-' .. (string.match(owner, '%..*') or ''), 'left', now, attempts, request}
+    local mine = '-' .. (string.match(owner, '%..*') or '')
+    if others ~= '' and others ~= ':' .. mine then mine = '-' end
+    local words = {mine, 'left', now, attempts, request}
     call('HSET', KEYS[1], ARGV[i], table.concat(words, ' '))
   end
   verdicts[#verdicts + 1] = verdict
