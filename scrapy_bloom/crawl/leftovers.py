@@ -23,6 +23,7 @@ from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.roster import Roster
 from scrapy_bloom.crawl.writer import Writer
+from scrapy_bloom.rules import RUN
 
 logger = logging.getLogger(__name__)
 
@@ -256,4 +257,4 @@ class Leftovers:
         key = self._context.identity.key(request)
         if field_of(key[1]) != name:
             raise ValueError("it isn't the request that was saved under its name")
-        return key
+        return (DEFAULT, key[1]) if key[0] == RUN else key  # a rule that is newer than the claim

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.clock import MovedServer
 from support.counting import assert_ended_well
-from support.odd_site import ERROR, Lab, LabOf, Reply, page, serve, tree
+from support.odd_site import ERROR, Lab, LabOf, Reply, page, serve, star, tree
 from support.odd_site import moved as moved_to
 
 
@@ -38,6 +38,17 @@ def test_listing_pages_are_read_in_each_run(lab_of: LabOf) -> None:
     assert says in done.log
     assert_ended_well(done)
     assert "nothing was new" not in lab.crawl(**settings).log, "the listing page was read"
+
+
+def test_pending_pages_that_become_listing_pages_are_pending_no_more(lab_of: LabOf) -> None:
+    """A rule gives them the window "run" after a kill, and nothing links them any more."""
+    lab = lab_of(star(5))
+    lab.kill_midway(1, BLOOM_HEARTBEAT=1)
+    lab.site.pages["/"] = page()
+    rules = {"BLOOM_HEARTBEAT": 1, "BLOOM_RECRAWL_RULES": '[["/[0-9]", "run"]]'}
+    assert len(lab.crawl(**rules).hits) == 6
+    assert not lab.claims()
+    assert lab.crawl(**rules).hits == {"/": 1}
 
 
 def test_a_spider_of_the_same_name_in_another_project_is_told_once(lab_of: LabOf) -> None:

@@ -75,6 +75,25 @@ def test_a_page_is_remembered_that_redirects_to_a_start_page(lab_of: LabOf) -> N
     assert lab.crawl(**ONCE).hits == {"/": 1}
 
 
+LATEST = """
+class LatestSpider(OddSpider):
+    async def start(self):
+        for path in ("/latest", "/archive"):
+            yield Request(self.settings["SITE_URL"] + path)
+"""
+
+
+def test_a_page_is_crawled_that_a_start_page_redirects_to_no_more(lab_of: LabOf) -> None:
+    """The next run is led to another issue, so the page that links this one is left with it."""
+    lab = lab_of({"/latest": moved("/12"), "/archive": page("/p"), "/p": page("/12")})
+    lab.site.pages |= {"/12": ERROR, "/13": page(), "/story": page()}
+    lab.crawl(LATEST, **ONCE)
+    lab.site.pages |= {"/latest": moved("/13"), "/12": page("/story")}
+    lab.make_due()
+    lab.crawl(LATEST, **ONCE)
+    assert lab.recorded() >= {"/p", "/12", "/story"}
+
+
 def test_a_start_page_that_redirects_to_itself_is_a_duplicate(lab_of: LabOf) -> None:
     """As with Scrapy's own filter."""
     lab = lab_of({"/": moved("/")})
