@@ -94,6 +94,7 @@ class Endings:
         here: claims in progress in this process whose requests aren't stored, each with the pages
             that wait for it.
         targets: those of them that only a redirect has led to.
+        once: claims in progress of requests that aren't looked up.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
@@ -102,6 +103,7 @@ class Endings:
         self._has_own_queue = not context.me.queue
         self.here: dict[Key, list[Page]] = {}
         self.targets: set[Key] = set()
+        self.once: set[Key] = set()
         #: Claim of a request that may have to end together with others.
         self._joint: dict[Key, Joint] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
@@ -274,6 +276,7 @@ class Endings:
         if window == RUN:
             self._end_here(key, kind, is_stored=bool(page.claims[key]))
             return
+        self.once.discard(key)
         self._monitor.count(_STATS[kind], window)
         if kind is OpKind.CONFIRM and self._only_items and not (page.has_item or is_once):
             self._monitor.count("without_item", window)

@@ -9,6 +9,7 @@ the proxy, cookies and credentials that middlewares have added since.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from secrets import token_bytes
 from weakref import WeakKeyDictionary
 
@@ -97,11 +98,20 @@ class Offers:
         if key is not None:
             claims[key] = bool(text)
         if not (offer.inherited or offer.is_successor):  # else what led to it has claims
-            once = DEFAULT, ONCE + token_bytes(8)
+            once = self._name(text)
             self._put(Op(OpKind.KEEP, NewClaim.of(once, text)))
             claims[once] = bool(text)
         if claims:
             set_claims(request, claims)
+
+    def _name(self, text: str) -> Key:
+        """Return the key of a request that isn't looked up. It's the same in the next run."""
+        digest = blake2b(text.encode(), digest_size=8).digest() if text else token_bytes(8)
+        key = DEFAULT, ONCE + digest
+        while key in self._endings.once:
+            key = DEFAULT, key[1] + b"+"
+        self._endings.once.add(key)
+        return key
 
     def restore(self, request: Request, claim: Key, schedule: Callable[[Request], None]) -> None:
         """Schedule a request that was picked up, with its claims."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.clock import MovedServer
@@ -45,10 +46,30 @@ def test_pending_pages_that_become_listing_pages_are_pending_no_more(lab_of: Lab
     lab = lab_of(star(5))
     lab.kill_midway(1, BLOOM_HEARTBEAT=1)
     lab.site.pages["/"] = page()
-    rules = {"BLOOM_HEARTBEAT": 1, "BLOOM_RECRAWL_RULES": '[["/[0-9]", "run"]]'}
+    rules: dict[str, Any] = {"BLOOM_HEARTBEAT": 1, "BLOOM_RECRAWL_RULES": '[["/[0-9]", "run"]]'}
     assert len(lab.crawl(**rules).hits) == 6
     assert not lab.claims()
     assert lab.crawl(**rules).hits == {"/": 1}
+
+
+UNFILTERED = """
+class UnfilteredSpider(OddSpider):
+    def parse(self, response):
+        return self.links(response, dont_filter=self.settings.getbool("DONT_FILTER"))
+"""
+
+
+@pytest.mark.parametrize("dont_filter", [True, False], ids=["dont_filter", "run"])
+def test_runs_that_are_cut_leave_each_request_once(lab_of: LabOf, dont_filter: bool) -> None:
+    """Each run yields it again, whether or not the last one got to it."""
+    lab = lab_of(star(30))
+    settings: dict[str, Any] = {"BLOOM_HEARTBEAT": 1, "DONT_FILTER": dont_filter}
+    settings |= {} if dont_filter else {"BLOOM_RECRAWL_RULES": '[["/[0-9]", "run"]]'}
+    for _ in range(3):
+        lab.kill_midway(10, UNFILTERED, CONCURRENT_REQUESTS=1, **settings)
+        assert sum(map(lab.client.hlen, lab.client.scan_iter("*:claims:*"))) <= 30
+    assert max(lab.crawl(UNFILTERED, **settings).hits.values()) == 1
+    assert not lab.claims()
 
 
 def test_a_spider_of_the_same_name_in_another_project_is_told_once(lab_of: LabOf) -> None:

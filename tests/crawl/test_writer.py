@@ -213,6 +213,19 @@ async def test_a_request_that_its_callback_yields_again_ends_with_its_second_pag
 
 
 @in_loop
+async def test_equal_requests_that_are_not_looked_up_have_a_claim_each(own_server: Server) -> None:
+    async with Worker(own_server.url) as worker:
+        first, second = (page(0).replace(dont_filter=True) for _ in range(2))
+        hand_out(worker, first)
+        hand_out(worker, second)
+        await worker.crawl._writer.flush()
+        assert claimed(own_server) == 2
+        worker.offers.pages.finished(first, Response(first.url))
+        await worker.crawl._writer.flush()
+        assert claimed(own_server) == 1
+
+
+@in_loop
 async def test_a_page_fails_whose_link_the_queue_does_not_take(own_server: Server) -> None:
     """The link is not stored, so only the page can yield it again."""
     async with Worker(own_server.url) as worker:
