@@ -39,7 +39,7 @@ CLOCKS = 60
 #: The commands of crawls, which docs/how-to/redis-server.md lists, too.
 COMMANDS = (
     "bitfield bitfield_ro del exists expire expireat getbit hdel hget hgetall hincrby hlen hmget "
-    "hscan hset hsetnx info llen lpop persist rpush setbit strlen time unlink zadd zrem "
+    "hscan hset info llen lpop persist rpush setbit strlen time unlink zadd zrem "
     "zremrangebyscore zrevrange"
 )
 #: Returns those commands that the user may not run, and runs none.
