@@ -106,6 +106,14 @@ class ChangingRequest(Request):
         super().__init__(f"{url}x", **kwargs)
 
 
+class ScriptRequest(Request):
+    """Keeps what it takes to itself, as scrapy-selenium's does."""
+
+    def __init__(self, *args: Any, script: str = "", **kwargs: Any) -> None:
+        self.script = script
+        super().__init__(*args, **kwargs)
+
+
 class FailingRequest(Request):
     attributes = (*Request.attributes, "failing")
 

@@ -124,6 +124,10 @@ def test_functions_that_are_no_callbacks_of_the_spider_are_refused(
         (sample(JsonRequest, dumps_kwargs={"cls": json.JSONEncoder}), "a value of type type"),
         (sample(kinds.NeedyRequest, needed="x"), "TypeError.*needed"),
         (sample(kinds.ChangingRequest), "ChangingRequest would come back as another one"),
+        (
+            sample(kinds.ScriptRequest, script="scroll()"),
+            "ScriptRequest would come back as another",
+        ),
         (sample(kinds.FailingRequest), "broken property"),
     ],
 )
