@@ -66,21 +66,15 @@ class Page:
 
 @dataclass(slots=True, eq=False)
 class Joint:
-    """Requests that share objects. Those that have changed them end together.
+    """A request that shares objects with others. Those that have changed some end together.
 
     Args:
-        page: stands for those that have ended.
-        state: returns the content of the objects.
-        before: what that was when the first request was yielded.
+        page: stands for all of them that have ended.
+        has_changed: returns whether the request's own objects have changed since it was yielded.
     """
 
     page: Page
-    state: Callable[[], list[int]]
-    before: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        """Note the content of the objects."""
-        self.before = self.state()
+    has_changed: Callable[[], bool]
 
 
 class Endings:
@@ -228,7 +222,7 @@ class Endings:
         joint.page.waits -= 1
         if kind not in (OpKind.CONFIRM, OpKind.DROP):
             joint.page.fail(page.error)
-        if kind is OpKind.DROP or joint.state() == joint.before:
+        if kind is OpKind.DROP or not joint.has_changed():
             return [joint.page, *self._end_claims(page, kind)]
         joint.page.claims |= page.claims
         joint.page.epoch = min(joint.page.epoch, page.epoch)

@@ -6,27 +6,30 @@ such requests aren't stored: their page waits for them, and those that have chan
 are settled together. Whether a request shares an object is known when the callback has ended.
 """
 
+import re
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import partial
 from sys import maxsize
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from scrapy import Request
+from scrapy import Request, Selector, Spider
+from scrapy.http import Response
 
 from scrapy_bloom.crawl.endings import Joint, Page
 from scrapy_bloom.crawl.offers import Offers
 from scrapy_bloom.crawl.ops import OpKind
 from scrapy_bloom.crawl.queue import META
-from scrapy_bloom.crawl.request_values import (
-    MAX_DEPTH,
-    is_immutable,
-    value_of,
-)
+from scrapy_bloom.crawl.request_values import is_immutable, value_of
 
 #: Keys of ``meta`` whose values Scrapy shares among requests, and doesn't change.
 _SCRAPYS = {META, "handle_httpstatus_list", "redirect_urls", "redirect_reasons"}
-
+_CALLABLES = FunctionType, MethodType, BuiltinFunctionType, partial
+#: Objects that callbacks read, and don't make items of.
+_READ_ONLY = Response, Selector, Spider, BuiltinFunctionType, re.Pattern
 #: Instances of classes in what is compared, at most. An item has fewer, a spider or a browser more.
 MAX_INSTANCES = 1_000
 
@@ -40,23 +43,28 @@ class SharedObjects:
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
-        #: Id of an object -> the object, so that it lives as long, and those who share it.
-        self._joints: dict[int, tuple[object, Joint]] = {}
-        self._requests: dict[Joint, list[Request]] = {}
+        #: Id of an object -> the object, so that it lives as long, what it held, and the page that
+        #: stands for those who share it.
+        self._known: dict[int, tuple[object, list[object], Page]] = {}
+        self._requests: dict[Page, list[Request]] = {}
 
     def add(self, request: Request) -> None:
         """Note a request; until the callback has ended, it may turn out to share an object."""
         values = [value for key, value in request.meta.items() if key not in _SCRAPYS]
         values += (value_of(request, "cb_kwargs") or {}).values()
-        found = [*_objects(values)]
+        found = _objects([*values, request.callback, request.errback])
         if not found:
             return
-        known = (self._joints[id(one)][1] for one in found if id(one) in self._joints)
-        joint = next(known, None) or Joint(Page({}, maxsize), lambda: _content(found))
+        shared = (self._known[id(one)][2] for one in found if id(one) in self._known)
+        page = next(shared, None) or Page({}, maxsize)
         for one in found:
-            self._joints.setdefault(id(one), (one, joint))
-        self._requests.setdefault(joint, []).append(request)
-        self._offers.unsaved[request] = joint
+            if id(one) not in self._known:
+                self._known[id(one)] = one, _content(one), page
+        own = [self._known[id(one)][:2] for one in found]
+        self._requests.setdefault(page, []).append(request)
+        self._offers.unsaved[request] = Joint(
+            page, lambda: any(_content(one) != before for one, before in own)
+        )
 
     def decide(self, requests: Collection[Request]) -> None:
         """Let those requests be stored that share nothing and haven't been looked up."""
@@ -66,35 +74,33 @@ class SharedObjects:
 
     def close(self) -> None:
         """Store the others that share nothing, and let the rest end."""
-        for joint, own in self._requests.items():
+        for page, own in self._requests.items():
             if len(own) == 1:
                 self._offers.store(own[0])
-            joint.page.outcome = OpKind.FAIL if joint.page.error else OpKind.CONFIRM
-            self._offers.pages.endings.finish(joint.page)
+            page.outcome = OpKind.FAIL if page.error else OpKind.CONFIRM
+            self._offers.pages.endings.finish(page)
 
 
-def _content(objects: Collection[object]) -> list[int]:
-    """Return what objects hold, for comparison; [] if that is half of the crawl."""
-    found, seen, instances = list[int](), dict[int, tuple[int, object]](), 0
-    left = [*objects]
+def _content(value: object) -> list[object]:
+    """Return what an object holds, for comparison; [] if that is half of the crawl."""
+    found, seen, instances = list[object](), dict[int, tuple[int, object]](), 0
+    left = [value]
     while left:
         value = left.pop()
-        if is_immutable(value):
-            try:
-                found.append(hash((type(value), value)))
-            except TypeError:  # for example an Enum whose members are dataclasses
-                found.append(hash(repr(value)))
+        if is_immutable(value) or isinstance(value, _READ_ONLY):
+            found.append(_mark(value))
             continue
         if id(value) in seen:
             found.append(seen[id(value)][0])
             continue
         seen[id(value)] = len(seen), value  # without it, another object could get its id
-        if isinstance(value, dict):
-            inner = [*value.keys(), *value.values()]
-        elif isinstance(value, list | tuple | set | frozenset | deque):
-            inner = [*value]
-        else:
-            inner, instances = [object.__getstate__(value)], instances + 1
+        inner = _inside(value)
+        if inner is None:
+            instances += 1
+            state = object.__getstate__(value)
+            # Without one, it's written in C, as a bytearray is: nobody sees whether it changes.
+            found += [object()] if state is None else []
+            inner = [state]
         if instances > MAX_INSTANCES:
             return []
         found.append(len(inner))
@@ -102,17 +108,45 @@ def _content(objects: Collection[object]) -> list[int]:
     return found
 
 
-def _objects(values: Collection[Any], depth: int = 0) -> Iterator[object]:
-    """Yield all mutable objects in values."""
-    for value in values:
-        if is_immutable(value) or depth > MAX_DEPTH:
+def _mark(value: object) -> int:
+    """Return a number that stands for a value that never changes."""
+    try:
+        return hash((type(value), value))
+    except TypeError:  # for example an Enum whose members are dataclasses
+        return hash(repr(value))
+
+
+def _objects(values: Collection[Any]) -> list[object]:
+    """Return all mutable objects in values."""
+    found, seen, left = list[object](), dict[int, object](), [*values]
+    while left:
+        value = left.pop()
+        if is_immutable(value) or isinstance(value, Spider) or id(value) in seen:
             continue
-        if not isinstance(value, tuple | frozenset):
-            yield value
-        if isinstance(value, dict):
-            yield from _objects(value.values(), depth + 1)
-        elif isinstance(value, list | tuple | set | frozenset):
-            yield from _objects(value, depth + 1)
-        elif is_dataclass(value):
+        seen[id(value)] = value
+        if not isinstance(value, (tuple, frozenset, *_CALLABLES)):
+            found.append(value)
+        inner = _inside(value)
+        if inner is None and is_dataclass(value):
             inner = [getattr(value, one.name, None) for one in fields(value)]
-            yield from _objects(inner, depth + 1)
+        left += inner or ()
+    return found
+
+
+def _inside(value: object) -> list[Any] | None:
+    """Return what a container or a callable holds; None if it's neither."""
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return [*value]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, MethodType):
+        return [value.__self__]
+    if not isinstance(value, FunctionType):
+        return None
+    found = [value.__defaults__, value.__kwdefaults__]
+    for cell in value.__closure__ or ():
+        with suppress(ValueError):  # it's empty
+            found.append(cell.cell_contents)
+    return found

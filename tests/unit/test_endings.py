@@ -1,21 +1,24 @@
 """When pages end, and how: after all that they led to, and with it."""
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import Request
+from scrapy import Request, Spider
+from scrapy.http import HtmlResponse
 from scrapy.loader import ItemLoader
 
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl import endings
-from scrapy_bloom.crawl.endings import ONCE, Endings, Joint, Page
+from scrapy_bloom.crawl.endings import ONCE, Endings, Page
 from scrapy_bloom.crawl.local import LocalUrls
 from scrapy_bloom.crawl.monitor import Monitor
 from scrapy_bloom.crawl.ops import Op, OpKind
@@ -311,9 +314,17 @@ class Shared:
     Args:
         crawl: their crawl.
         names: of these pages.
+        value: the object.
+        given: returns arguments of a page's request, by the object and the page's name.
     """
 
-    def __init__(self, crawl: Crawl, names: Sequence[str], value: Any = None) -> None:
+    def __init__(
+        self,
+        crawl: Crawl,
+        names: Sequence[str],
+        value: Any = None,
+        given: Callable[[Any, str], dict[str, Any]] = lambda value, _: {"cb_kwargs": {"": value}},
+    ) -> None:
         self.crawl, self.value = crawl, {} if value is None else value
         pages = SimpleNamespace(endings=crawl.endings)
         offers: Any = SimpleNamespace(unsaved={}, pages=pages)
@@ -321,11 +332,10 @@ class Shared:
         self.parent = crawl.page("parent", is_stored=True)
         self.pages = {name: crawl.page(name) for name in names}
         for name in names:
-            request = Request("https://example.com/", cb_kwargs={"shared": self.value})
+            request = Request("https://example.com/", **given(self.value, name))
             self.objects.add(request)
             crawl.endings.wait(self.parent, key(name))
-            self.joint: Joint = offers.unsaved[request]
-            crawl.endings.join(key(name), self.joint)
+            crawl.endings.join(key(name), offers.unsaved[request])
 
     def close(self) -> None:
         """End the callback that has yielded them."""
@@ -432,12 +442,80 @@ def test_pages_share_objects_of_any_class(
     assert sorted(crawl.ended[1:]) == [("CONFIRM", name) for name in ("b", "c", "parent")]
 
 
+OPTIONS = {"browser": True}
+HALF = SimpleNamespace(tabs=tuple(SimpleNamespace(is_busy=False) for _ in range(MAX_INSTANCES)))
+SPIDER = Spider("shop")
+
+
+class Bag(list[int]):
+    """An object with a method that is a callback."""
+
+    def take(self, response: object) -> None:
+        pass
+
+
+def _late(value: list[int], name: str) -> dict[str, Any]:
+    """Return a constant with each request, and the object with all but the first."""
+    return {"meta": {"options": OPTIONS} | ({} if name == "first" else {"item": value})}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        _late,
+        lambda value, _: {"callback": lambda response, item=value: item},
+        lambda value, _: {"callback": lambda response: value},
+        lambda value, _: {"callback": partial(print, value)},
+        lambda value, _: {"callback": partial(print, item=value), "errback": SPIDER.log},
+        lambda value, _: {"callback": value.take},
+        lambda value, _: {"cb_kwargs": {"item": value, "half": HALF}},
+        lambda value, _: {"cb_kwargs": {"item": value, "half": HALF, "spider": SPIDER}},
+        lambda value, _: {"cb_kwargs": {"file": bytearray(), "callback": lambda: value}},
+    ],
+    ids=[
+        *("besides-a-constant", "default", "closure", "partial", "keyword", "method"),
+        *("besides-half-of-the-crawl", "besides-the-spider", "function-in-kwargs"),
+    ],
+)
+def test_pages_share_objects_in_many_ways(
+    crawl: Crawl, given: Callable[[Any, str], dict[str, Any]]
+) -> None:
+    value = Bag()
+    shared = Shared(crawl, ["first", "a", "b"], value, given)
+    shared.close()
+    value.append(1)
+    shared.end("a", changes=False)
+    assert crawl.ended == []
+    shared.end("b", changes=False)
+    shared.end("first", changes=False)
+    assert {name for _, name in crawl.ended} == {"first", "a", "b", "parent"}
+
+
+def test_pages_share_objects_that_hide_their_changes(crawl: Crawl) -> None:
+    """As those that are written in C: nobody knows whether they are changed."""
+    shared = Shared(crawl, "ab", bytearray())
+    shared.close()
+    shared.end("a", changes=False)
+    assert crawl.ended == []
+    shared.end("b", changes=False)
+    assert len(crawl.ended) == 3
+
+
+def test_pages_that_share_what_they_only_read_end_alone(crawl: Crawl) -> None:
+    response = HtmlResponse("https://example.com/", body=b"<p>")
+    read = {"response": response, "selector": response.css("p")[0], "pattern": re.compile("a")}
+    shared = Shared(crawl, "ab", read)
+    shared.close()
+    response.css("p").getall()
+    shared.end("a", changes=False)
+    assert crawl.ended == [("CONFIRM", "a")]
+
+
 def test_what_half_of_the_crawl_hangs_on_is_no_item(crawl: Crawl) -> None:
     """For example a browser, a connection or a spider: pages that share one end alone."""
-    tabs = [SimpleNamespace(is_busy=False) for _ in range(MAX_INSTANCES)]
-    shared = Shared(crawl, "ab", SimpleNamespace(tabs=tabs))
+    shared = Shared(crawl, "ab", HALF)
     shared.close()
-    tabs[0].is_busy = True
+    HALF.tabs[0].is_busy ^= True
     shared.end("a", changes=False)
     assert crawl.ended == [("CONFIRM", "a")]
 
