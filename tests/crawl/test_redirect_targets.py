@@ -54,6 +54,24 @@ def test_a_site_in_maintenance_is_crawled_when_it_is_back(
     assert done.recorded >= {*links}
 
 
+OWN_SITE = """
+class OwnSiteSpider(OddSpider):
+    allowed_domains = ["127.0.0.1"]
+"""
+
+
+def test_a_page_is_crawled_later_that_redirects_to_another_site(lab_of: LabOf) -> None:
+    """As all pages do to a status page in maintenance, or to a login elsewhere."""
+    lab = lab_of({"/": page("/a"), "/a": page("/b")})
+    lab.site.pages["/b"] = moved(f"{lab.site.offsite}/status")
+    done = lab.crawl(OWN_SITE, **ONCE)
+    assert done.recorded == {"/a"}
+    assert kinds(done.claims) == {"/b": "-"}
+    lab.site.pages["/b"] = page()
+    lab.make_due()
+    assert lab.crawl(OWN_SITE, **ONCE).recorded == {"/a", "/b"}
+
+
 def test_a_page_fails_that_redirects_to_a_start_page_in_maintenance(lab_of: LabOf) -> None:
     """Only this process remembers that it has asked for the start page."""
     lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
