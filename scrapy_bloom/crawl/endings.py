@@ -117,6 +117,8 @@ class Endings:
         # Requests that share an object have to end together: a stored one would end alone.
         has_request = bool(request) and key[0] != RUN and key not in self._joint
         found = effect(known, is_redirect=request is None, has_request=has_request)
+        if found is Effect.WAIT and key not in self.here:
+            found = Effect.LEAVE  # it has ended since the page's links were looked up
         if found is Effect.STORE and request:
             self.store(key, request)
         elif found is Effect.WAIT and not _is_circle(self.here, page, key):

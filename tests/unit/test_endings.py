@@ -126,6 +126,15 @@ def test_what_is_not_stored_fails_in_one_step_with_the_page_that_yields_it_again
     assert sorted(crawl.ended) == [("FAIL", "child"), ("FAIL", "page")]
 
 
+def test_a_page_is_left_whose_link_has_ended_since_it_was_looked_up(crawl: Crawl) -> None:
+    """Nobody can tell how."""
+    link, page = crawl.page("link"), crawl.page("page", is_stored=True)
+    crawl.end(link)
+    crawl.endings.led_to(page, key("link"), Known.HERE, "")
+    crawl.end(page)
+    assert crawl.ended == [("CONFIRM", "link")]
+
+
 @pytest.mark.parametrize("queue", ["", "q"])
 def test_a_page_is_left_that_links_what_has_failed_with_no_page(queue: str) -> None:
     """Another run has put the request into the queue, for instance."""
