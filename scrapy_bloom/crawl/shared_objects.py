@@ -52,7 +52,10 @@ class SharedObjects:
         """Note a request; until the callback has ended, it may turn out to share an object."""
         values = [value for key, value in request.meta.items() if key not in _SCRAPYS]
         values += (value_of(request, "cb_kwargs") or {}).values()
-        found = _objects([*values, request.callback, request.errback])
+        for call in (request.callback, request.errback):
+            if call is not None and not isinstance(getattr(call, "__self__", None), Spider):
+                values.append(call)
+        found = _objects(values)
         if not found:
             return
         shared = (self._known[id(one)][2] for one in found if id(one) in self._known)
