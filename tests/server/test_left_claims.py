@@ -197,6 +197,7 @@ texts = st.tuples(words, words, numbers, numbers, st.text(max_size=9)).map(" ".j
 @example(b"w1 1 1 0 \xff")
 @example(b"o" * 900 + b" n 1 0 {}")
 @example(b"a b 1 2")
+@example(b"w1.a :b 1 0 {}")
 @example(b"\xff\x00")
 @examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_a_claim_or_none_and_its_url_is_not_hidden(
@@ -205,6 +206,8 @@ def test_any_bytes_are_a_claim_or_none_and_its_url_is_not_hidden(
     """A scan and a look-up raise nothing, and show the same; no operation fails, or ends others."""
     spider.bloom.clear()
     spider.claim(B)
+    client.hset(HASH, A.hex(), data)
+    spider.claim(A, owner="w2.b", nonce="4")
     client.hset(HASH, A.hex(), data)
     scanned = spider.stored()
     found = spider.run(spider.claims.find([(0, A.hex())]))
