@@ -6,7 +6,7 @@ A claim that is free belongs to any link that leads to it, or else to a run with
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from math import inf
 from secrets import token_hex
 
@@ -209,21 +209,17 @@ class Leftovers:
             return False
         self._tried |= requests.keys()
         keys = {one: self._put_back(block, one, text, stat) for one, text in requests.items()}
-        useless = self._useless(block, keys)
+        useless = [one for one, key in keys.items() if not self._is_in_place(block, key)]
         if useless and stat == "picked_up":  # those of living workers may be of use to others
             await self._writer.flush()  # which may read the filter's header again
-            useless = self._useless(block, keys)
+            useless = [one for one in useless if not self._is_in_place(block, keys[one])]
             await server.run(operations.drop(block, useless, [self._context.me.owner]))
         return len(useless) < len(keys)
 
-    def _useless(self, block: int, keys: Mapping[str, Key | None]) -> list[str]:
-        """Return which claims can't be restored, or are now in another block."""
+    def _is_in_place(self, block: int, key: Key | None) -> bool:
+        """Whether a claim was restored, and is in its block: a new header has other seeds."""
         spec = self._context.server.bloom.session.spec
-        return [
-            name
-            for name, key in keys.items()
-            if key is None or (spec is not None and spec.hasher.block(key[1]) != block)
-        ]
+        return key is not None and (spec is None or spec.hasher.block(key[1]) == block)
 
     def _put_back(self, block: int, name: str, text: str, stat: str) -> Key | None:
         """Schedule the request of a claim, and return its key; None if it can't be restored."""
@@ -246,7 +242,7 @@ class Leftovers:
             self._offers.restore(request, key, self._context.engine.crawl)
         except Exception:  # it has failed, with a warning; the others are put back
             logger.debug("Bloom filter: %s can't be scheduled", request, exc_info=True)
-        if self._useless(block, {name: key}):  # a new header of the filter has other seeds
+        if not self._is_in_place(block, key):
             self._writer.put(Op(OpKind.CLAIM, NewClaim.of(key, text)))
         return key
 

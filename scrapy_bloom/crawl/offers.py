@@ -7,7 +7,7 @@ The target of a redirect has no stored request, because the request that led to 
 the proxy, cookies and credentials that middlewares have added since.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from secrets import token_bytes
@@ -98,20 +98,12 @@ class Offers:
         if key is not None:
             claims[key] = bool(text)
         if not (offer.inherited or offer.is_successor):  # else what led to it has claims
-            once = self._name(text)
+            once = _name(text, self._endings.once)
+            self._endings.once.add(once)
             self._put(Op(OpKind.KEEP, NewClaim.of(once, text)))
             claims[once] = bool(text)
         if claims:
             set_claims(request, claims)
-
-    def _name(self, text: str) -> Key:
-        """Return the key of a request that isn't looked up. It's the same in the next run."""
-        digest = blake2b(text.encode(), digest_size=8).digest() if text else token_bytes(8)
-        key = DEFAULT, ONCE + digest
-        while key in self._endings.once:
-            key = DEFAULT, key[1] + b"+"
-        self._endings.once.add(key)
-        return key
 
     def restore(self, request: Request, claim: Key, schedule: Callable[[Request], None]) -> None:
         """Schedule a request that was picked up, with its claims."""
@@ -248,3 +240,12 @@ class Offers:
         """Note that a page has yielded a request for a URL that isn't new."""
         text = "" if known is Known.ELSEWHERE else self.text_of(request)
         self._endings.led_to(page or Page({}), key, known, text)
+
+
+def _name(text: str, taken: Collection[Key]) -> Key:
+    """Return the key of a request that isn't looked up: the same in each run, if it's free."""
+    digest = blake2b(text.encode(), digest_size=8).digest() if text else token_bytes(8)
+    key = DEFAULT, ONCE + digest
+    while key in taken:
+        key = DEFAULT, key[1] + b"+"
+    return key

@@ -30,7 +30,7 @@ _SCRAPYS = {META, "handle_httpstatus_list", "redirect_urls", "redirect_reasons"}
 _CALLABLES = FunctionType, MethodType, BuiltinFunctionType, partial
 #: Objects that callbacks read, and don't make items of.
 _READ_ONLY = Response, Selector, Spider, BuiltinFunctionType, re.Pattern
-#: Instances of classes in what is compared, at most. An item has fewer, a spider or a browser more.
+#: Instances of classes that are compared, at most. An item has fewer, a spider or a browser more.
 MAX_INSTANCES = 1_000
 
 
@@ -43,8 +43,8 @@ class SharedObjects:
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
-        #: Id of an object -> the object, so that it lives as long, what it held, and the page that
-        #: stands for those who share it.
+        #: Id of an object -> the object, so that it lives as long, its content when it was first
+        #: yielded, and the page that stands for those who share it.
         self._known: dict[int, tuple[object, list[object], Page]] = {}
         self._requests: dict[Page, list[Request]] = {}
 
@@ -85,7 +85,7 @@ class SharedObjects:
 
 
 def _content(value: object) -> list[object]:
-    """Return what an object holds, for comparison; [] if that is half of the crawl."""
+    """Return an object's content, for comparison; [] if it leads to half of the crawl."""
     found, seen, instances = list[object](), dict[int, tuple[int, object]](), 0
     left = [value]
     while left:
@@ -101,8 +101,8 @@ def _content(value: object) -> list[object]:
         if inner is None:
             instances += 1
             state = object.__getstate__(value)
-            # Without one, it's written in C, as a bytearray is: nobody sees whether it changes.
-            found += [object()] if state is None else []
+            if state is None:  # it's written in C, as a bytearray is, and hides its changes
+                found.append(object())
             inner = [state]
         if instances > MAX_INSTANCES:
             return []
@@ -137,7 +137,7 @@ def _objects(values: Collection[Any]) -> list[object]:
 
 
 def _inside(value: object) -> list[Any] | None:
-    """Return what a container or a callable holds; None if it's neither."""
+    """Return the objects in a container or a callable; None for any other."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset | deque):
