@@ -211,68 +211,6 @@ def test_only_owners_end_claims(spider: Spider, other: str) -> None:
 # -- pages that failed, and that wait --
 
 
-@pytest.mark.parametrize("before", ["-.a=1", "-"])
-def test_a_page_that_waited_waits_for_the_same_runs_when_another_run_has_dropped_it(
-    spider: Spider, before: str
-) -> None:
-    """Also if it has gone through a queue that workers share."""
-    spider.claim(A, B)
-    spider.fail(A, seconds=0, owner=before)
-    assert spider.claim(A, owner="w2.a=2", nonce="2") == [NEW]
-    assert spider.claim(A, owner="w2.a=2", nonce="2") == [NEW], "it's the same call"
-    spider.run(spider.claims.own([key(A), key(B)], "w2"))
-    spider.settle(A, B, owner="w2", again=True)
-    claim = spider.only()
-    assert (claim.owner, claim.nonce, claim.attempts) == (before, "dropped", 1)
-    assert spider.request(A) == text_of(A)
-    assert spider.claim(A, nonce="3") == [NEW], "any link gets it"
-    assert spider.confirm(A) == [NEW]
-    assert not spider.stored()
-
-
-@pytest.mark.parametrize("ends", ["drops", "fails", "dies"])
-@pytest.mark.parametrize("had", ["had", "failed"])
-def test_a_page_that_runs_with_different_arguments_link_is_for_any_run(
-    spider: Spider, had: str, ends: str
-) -> None:
-    """A run that links it may remember its page, because it's pending."""
-    spider.claim(A, owner="w1.a=1")
-    if had == "failed":
-        spider.fail(A, owner="-.a=1", seconds=60)
-    assert spider.claim(A, owner="w2.a=1") == [HAS_FAILED if had == "failed" else CLAIMED]
-    assert spider.only().arguments == "a=1"
-    spider.claim(A, owner="w3.a=2")
-    if had == "failed":
-        assert (spider.only().owner, spider.only().nonce) == (FAILED, "why")
-        spider.take(spider.only(), owner="w1.a=1")
-    if ends == "drops":
-        spider.settle(A, owner="w1.a=1", again=True)
-    elif ends == "fails":
-        spider.fail(A, owner="-.a=1")
-    else:
-        spider.leave(spider.only())
-    assert spider.only().owner == FAILED
-    assert spider.request(A) == text_of(A)
-
-
-def test_a_page_that_fails_again_is_for_the_same_runs(spider: Spider) -> None:
-    spider.claim(A, owner="w1.a=1")
-    for _ in range(2):
-        spider.fail(A, owner="-.a=1", seconds=0)
-        assert spider.only().arguments == "a=1"
-        spider.claim(A, owner="w1.a=1", nonce="2")
-
-
-def test_a_page_that_was_crawled_does_not_wait_again(spider: Spider) -> None:
-    """Though it isn't remembered, for example because it had no item."""
-    spider.claim(A, B)
-    spider.fail(A, B, seconds=0)
-    assert spider.claim(A, nonce="2") == [NEW]
-    spider.take(spider.stored()[B.hex()])
-    spider.settle(A, B)
-    assert not spider.stored()
-
-
 def test_a_page_that_failed_waits_and_is_then_claimed_again(spider: Spider, client: Redis) -> None:
     spider.claim(A, B)
     spider.fail(A, B, reason="503")
