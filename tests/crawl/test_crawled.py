@@ -70,6 +70,13 @@ def test_the_filter_holds_exactly_what_was_crawled(lab_of: LabOf) -> None:
     assert second.recorded == {"/a", "/b", "/c"}
 
 
+def test_a_page_is_remembered_with_links_that_are_no_pages(lab_of: LabOf) -> None:
+    """Scrapy can't download the links of buttons that share a page, for example."""
+    lab = lab_of({"/": page("/contact"), "/contact": page("whatsapp://127.0.0.1/send", "/p")})
+    lab.site.pages["/p"] = page()
+    assert lab.crawl().recorded == {"/contact", "/p"}
+
+
 # -- redirects --
 
 REDIRECTS = """
