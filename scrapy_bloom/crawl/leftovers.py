@@ -6,7 +6,7 @@ A claim that is free belongs to any link that leads to it, or else to a run with
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from math import inf
 from secrets import token_hex
 
@@ -209,17 +209,25 @@ class Leftovers:
             return False
         self._tried |= requests.keys()
         keys = {one: self._put_back(block, one, text, stat) for one, text in requests.items()}
-        useless = [one for one, key in keys.items() if not self._is_in_place(block, key)]
-        if useless and stat == "picked_up":  # those of living workers may be of use to others
+        unread = [name for name, key in keys.items() if key is None]
+        misplaced = self._misplaced(block, keys)
+        if stat == "picked_up" and (unread or misplaced):  # living workers may need their own
             await self._writer.flush()  # which may read the filter's header again
-            useless = [one for one in useless if not self._is_in_place(block, keys[one])]
-            await server.run(operations.drop(block, useless, [self._context.me.owner]))
-        return len(useless) < len(keys)
+            mine = [self._context.me.owner]
+            # Those that can't be restored wait again: another run may have their callbacks.
+            await server.run(operations.drop(block, unread, mine, again=True))
+            await server.run(operations.drop(block, self._misplaced(block, keys), mine))
+        return len(unread) + len(misplaced) < len(keys)
 
-    def _is_in_place(self, block: int, key: Key | None) -> bool:
-        """Whether a claim was restored, and is in its block: a new header has other seeds."""
+    def _misplaced(self, block: int, keys: Mapping[str, Key | None]) -> list[str]:
+        """Return names of claims that belong to other places: the seeds or fingerprints are new."""
         spec = self._context.server.bloom.session.spec
-        return key is not None and (spec is None or spec.hasher.block(key[1]) == block)
+        return [
+            name
+            for name, key in keys.items()
+            if key is not None
+            if field_of(key[1]) != name or (spec is not None and spec.hasher.block(key[1]) != block)
+        ]
 
     def _put_back(self, block: int, name: str, text: str, stat: str) -> Key | None:
         """Schedule the request of a claim, and return its key; None if it can't be restored."""
@@ -231,8 +239,8 @@ class Leftovers:
             monitor.count("unreadable")
             monitor.warn_once(
                 "unreadable",
-                f"a pending request of another run can't be restored, because {error}. Its URL is "
-                "crawled when it is found again. Check whether the spider has changed",
+                f"a pending request of another run can't be restored, because {error}, so it "
+                "stays pending. Give its callback the old name again, or use `recrawl --callback`",
             )
             return None
         monitor.count(stat, key[0])
@@ -242,7 +250,7 @@ class Leftovers:
             self._offers.restore(request, key, self._context.engine.crawl)
         except Exception:  # it has failed, with a warning; the others are put back
             logger.debug("Bloom filter: %s can't be scheduled", request, exc_info=True)
-        if not self._is_in_place(block, key):
+        if self._misplaced(block, {name: key}):
             self._writer.put(Op(OpKind.CLAIM, NewClaim.of(key, text)))
         return key
 
@@ -251,6 +259,4 @@ class Leftovers:
         if name.startswith(ONCE.hex()):
             return DEFAULT, bytes.fromhex(name)
         key = self._context.identity.key(request)
-        if field_of(key[1]) != name:
-            raise ValueError("it isn't the request that was saved under its name")
         return (DEFAULT, key[1]) if key[0] == RUN else key  # a rule that is newer than the claim

@@ -150,19 +150,43 @@ class ChangedSpider(OddSpider):
 """
 
 
-def test_a_request_whose_callback_is_gone_waits_to_be_found_again(lab_of: LabOf) -> None:
-    lab = lab_of({"/": page("/a"), "/a": page()})
-    lab.kill_midway(1, CHANGED.replace("CALLBACK", "parse_old"))
+def test_a_request_whose_callback_is_gone_stays_pending(lab_of: LabOf) -> None:
+    """A run that has the callback again crawls it, and so does one that finds a link to it."""
+    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
+    old, new = (CHANGED.replace("CALLBACK", name) for name in ("parse_old", "parse_new"))
+    lab.kill_midway(1, old)
     lab.site.pages["/"] = page()
-    changed = CHANGED.replace("CALLBACK", "parse_new")
-    done = lab.crawl(changed)
-    assert done.stats["bloom/unreadable"] == 1
+    done = lab.crawl(new)
+    assert done.stats["bloom/unreadable"] == 2
     assert "parse_old" in done.log
     assert done.hits == Counter(["/"])
-    assert not lab.claims()
     lab.site.pages["/"] = page("/a")
-    lab.crawl(changed)
-    assert lab.recorded() == {"/a"}
+    assert lab.crawl(new).recorded == {"/a"}
+    assert lab.claims().keys() == {"/b"}
+    assert lab.crawl(old).recorded == {"/a", "/b"}
+    assert not lab.claims()
+
+
+FINGERPRINTS = """
+from scrapy.utils.request import fingerprint
+
+class Fingerprinter(Component):
+    def fingerprint(self, request):
+        return b"new" + fingerprint(request)
+
+class OtherSpider(OddSpider):
+    custom_settings = {"REQUEST_FINGERPRINTER_CLASS": Fingerprinter}
+"""
+
+
+def test_pending_requests_are_crawled_whose_fingerprints_are_new(lab_of: LabOf) -> None:
+    lab = lab_of({"/": page("/a", "/b"), "/a": page(), "/b": page()})
+    lab.kill_midway(1, BLOOM_BLOCKS=1)
+    lab.site.pages["/"] = page()
+    assert lab.crawl(FINGERPRINTS, BLOOM_BLOCKS=1).hits == Counter(["/", "/a", "/b"])
+    assert not lab.claims()
+    lab.site.pages["/"] = page("/a", "/b")
+    assert lab.crawl(FINGERPRINTS, BLOOM_BLOCKS=1).hits == Counter(["/"])
 
 
 AGAIN = """

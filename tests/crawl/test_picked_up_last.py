@@ -97,9 +97,10 @@ def test_a_run_that_is_never_idle_crawls_what_others_left_in_turns_with_its_own(
     lab.site.pages["/"] = page("/1")
     lab.site.rest = lambda path: page(*(f"/{2 * int(path[1:]) + more}" for more in (0, 1)))
     before = len(lab.site.fetches)
-    done = lab.crawl(**SETTINGS, CLOSESPIDER_PAGECOUNT=1_000)
-    assert done.stats["finish_reason"] == "closespider_pagecount"
-    assert done.hits.keys() >= {*left}
+    with lab.start(**SETTINGS) as crawl:
+        crawl.until(lambda: lab.site.hits().keys() >= {*left}, "it has crawled what was left")
+        crawl.ask_to_stop()
+        crawl.wait()
     own = [fetch.path for fetch in lab.site.fetches[before : before + 200]]
     assert not {*left} & {*own}
 
