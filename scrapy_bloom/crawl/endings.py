@@ -63,6 +63,12 @@ class Page:
         if self.outcome is OpKind.CONFIRM:
             self.outcome = OpKind.FAIL
 
+    def stand_for(self, other: "Page") -> None:
+        """Settle the claims of another page with its own."""
+        self.claims |= other.claims
+        self.epoch = min(self.epoch, other.epoch)
+        self.has_item |= other.has_item
+
 
 @dataclass(slots=True, eq=False)
 class Joint:
@@ -71,10 +77,12 @@ class Joint:
     Args:
         page: stands for all of them that have ended.
         has_changed: returns whether the request's own objects have changed since it was yielded.
+        is_passed_on: whether the page that has yielded it shares them, too, so it ends with it.
     """
 
     page: Page
     has_changed: Callable[[], bool]
+    is_passed_on: bool = False
 
 
 class Endings:
@@ -89,6 +97,7 @@ class Endings:
             that wait for it.
         targets: those of them that only a redirect has led to.
         once: claims in progress of requests that aren't looked up.
+        joints: claims of requests that may have to end together with others.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
@@ -98,8 +107,7 @@ class Endings:
         self.here: dict[Key, list[Page]] = {}
         self.targets: set[Key] = set()
         self.once: set[Key] = set()
-        #: Claim of a request that may have to end together with others.
-        self._joint: dict[Key, Joint] = {}
+        self.joints: dict[Key, Joint] = {}
         #: Pages that are crawled, and wait for something, in the order in which they began to.
         self._incomplete: dict[Page, None] = {}
 
@@ -115,7 +123,7 @@ class Endings:
             request: for it, as it's stored; "" if it can't be, None if the page's own led there.
         """
         # Requests that share an object have to end together: a stored one would end alone.
-        has_request = bool(request) and key[0] != RUN and key not in self._joint
+        has_request = bool(request) and key[0] != RUN and key not in self.joints
         found = effect(known, is_redirect=request is None, has_request=has_request)
         if found is Effect.WAIT and key not in self.here:
             found = Effect.LEAVE  # it has ended since the page's links were looked up
@@ -136,7 +144,7 @@ class Endings:
         if key not in self.here:
             return
         self._local.see(key, is_own=True)
-        if joint := self._joint.pop(key, None):
+        if joint := self.joints.pop(key, None):
             joint.page.waits -= 1
         for page in self.here.pop(key):
             self.arrived(page)
@@ -156,7 +164,7 @@ class Endings:
 
     def join(self, key: Key, joint: Joint) -> None:
         """Let a claim end together with others: their requests share an object."""
-        self._joint[key] = joint
+        self.joints[key] = joint
         joint.page.waits += 1
 
     # -- what pages wait for --
@@ -218,7 +226,7 @@ class Endings:
 
     def _end_joint(self, page: Page, kind: OpKind) -> list[Page]:
         """End a page's claims with those that it shares objects with; [] if there are none."""
-        joint = next((self._joint.pop(key) for key in page.claims if key in self._joint), None)
+        joint = next((self.joints.pop(key) for key in page.claims if key in self.joints), None)
         if joint is None:
             return []
         joint.page.waits -= 1
@@ -226,9 +234,7 @@ class Endings:
             joint.page.fail(page.error)
         if kind is OpKind.DROP or not joint.has_changed():
             return [joint.page, *self._end_claims(page, kind)]
-        joint.page.claims |= page.claims
-        joint.page.epoch = min(joint.page.epoch, page.epoch)
-        joint.page.has_item |= page.has_item
+        joint.page.stand_for(page)
         return [joint.page]
 
     def _end_claims(self, page: Page, kind: OpKind) -> list[Page]:

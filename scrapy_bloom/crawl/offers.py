@@ -156,7 +156,7 @@ class Offers:
             return
         if parent is not None and parent is self.pages.page_of(request):
             self.pages.repeats(parent, {own: ""})
-        elif parent is not None:
+        elif parent is not None and not (joint is not None and joint.is_passed_on):
             self._endings.wait(parent, own)
         if joint is not None:
             self._endings.join(own, joint)

@@ -39,49 +39,81 @@ class SharedObjects:
 
     Args:
         offers: follow these requests.
+        request: whose callback it is.
+        page: of that request; None if it has no claim.
     """
 
-    def __init__(self, offers: Offers) -> None:
-        self._offers = offers
+    def __init__(self, offers: Offers, request: Request, page: Page | None) -> None:
+        self._offers, joints = offers, offers.pages.endings.joints
+        claims = page.claims if page is not None else ()
+        #: Ties that request to those of another callback that share its objects.
+        self._own = next((joints[key] for key in claims if key in joints), None)
         #: Id of an object -> the object, so that it lives as long, its content when it was first
-        #: yielded, and the page that stands for those who share it.
-        self._known: dict[int, tuple[object, list[object], Page]] = {}
-        self._requests: dict[Page, list[Request]] = {}
+        #: yielded, and the joint of the first request with it.
+        self._known: dict[int, tuple[object, list[object], Joint]] = {}
+        #: Page that stands for requests that share objects -> these.
+        self._groups: dict[Page, dict[Request, Joint]] = {}
+        if self._own is not None:
+            for one in _objects(_values(request)):
+                self._known[id(one)] = one, _content(one), self._own
 
     def add(self, request: Request) -> None:
         """Note a request; until the callback has ended, it may turn out to share an object."""
-        values = [value for key, value in request.meta.items() if key not in _SCRAPYS]
-        values += (value_of(request, "cb_kwargs") or {}).values()
-        for call in (request.callback, request.errback):
-            if call is not None and not isinstance(getattr(call, "__self__", None), Spider):
-                values.append(call)
-        found = _objects(values)
-        if not found:
+        objects = _objects(_values(request))
+        if not objects:
             return
-        shared = (self._known[id(one)][2] for one in found if id(one) in self._known)
-        page = next(shared, None) or Page({}, maxsize)
-        for one in found:
-            if id(one) not in self._known:
-                self._known[id(one)] = one, _content(one), page
-        own = [self._known[id(one)][:2] for one in found]
-        self._requests.setdefault(page, []).append(request)
-        self._offers.unsaved[request] = Joint(
-            page, lambda: any(_content(one) != before for one, before in own)
-        )
+        known = {id(one): self._known[id(one)] for one in objects if id(one) in self._known}
+        page = self._page_of({joint.page: None for _, _, joint in known.values()})
+        own = [known[id(one)][:2] if id(one) in known else (one, _content(one)) for one in objects]
+        joint = Joint(page, lambda: any(_content(one) != before for one, before in own))
+        for one, before in own:
+            self._known.setdefault(id(one), (one, before, joint))
+        self._offers.unsaved[request] = joint
+        if self._own is None or page is not self._own.page:
+            self._groups.setdefault(page, {})[request] = joint
+        else:  # what the callback's own request has found goes on with the object
+            joint.is_passed_on, self._own.has_changed = True, lambda: True
+
+    def _page_of(self, pages: dict[Page, None]) -> Page:
+        """Return the page that stands for requests that had some pages until now."""
+        if self._own is not None and self._own.page in pages:
+            return self._own.page
+        page, *others = pages or (Page({}, maxsize),)
+        for other in others:
+            page.stand_for(other)
+            page.waits, page.error = page.waits + other.waits, page.error or other.error
+            self._groups[page] |= (joints := self._groups.pop(other))
+            for joint in joints.values():
+                joint.page = page
+        return page
 
     def decide(self, requests: Collection[Request]) -> None:
         """Let those requests be stored that share nothing and haven't been looked up."""
-        for own in self._requests.values():
-            if len(own) == 1 and own[0] in requests:
-                self._offers.unsaved.pop(own[0], None)
+        for request in self._alone():
+            if request in requests:
+                self._offers.unsaved.pop(request, None)
 
     def close(self) -> None:
         """Store the others that share nothing, and let the rest end."""
-        for page, own in self._requests.items():
-            if len(own) == 1:
-                self._offers.store(own[0])
+        for request in self._alone():
+            self._offers.store(request)
+        for page in self._groups:
             page.outcome = OpKind.FAIL if page.error else OpKind.CONFIRM
             self._offers.pages.endings.finish(page)
+
+    def _alone(self) -> list[Request]:
+        """Return the requests that share nothing."""
+        return [request for group in self._groups.values() for request in group if len(group) == 1]
+
+
+def _values(request: Request) -> list[object]:
+    """Return all that a request takes to its callbacks."""
+    values = [value for key, value in request.meta.items() if key not in _SCRAPYS]
+    values += (value_of(request, "cb_kwargs") or {}).values()
+    for call in (request.callback, request.errback):
+        if call is not None and not isinstance(getattr(call, "__self__", None), Spider):
+            values.append(call)
+    return values
 
 
 def _content(value: object) -> list[object]:

@@ -37,10 +37,14 @@ class PartsSpider(OddSpider):
                 shared = {"item": number, "parts": []}
                 if self.settings.getbool("LOADER"):
                     shared = ItemLoader(shared, response=response)
-            given = {self.settings["GIVEN"]: {"shared": shared}}
-            yield response.follow(link, self.parse_part, priority=-1, **given)
+            if part != "c" or not self.settings.getbool("PASSES_ON"):
+                yield self.request(response, link, shared)
             if part == "a" and self.settings.getbool("AWAITS"):
                 await self.download(response.urljoin("/inline"))
+
+    def request(self, response, link, shared):
+        given = {self.settings["GIVEN"]: {"shared": shared}}
+        return response.follow(link, self.parse_part, priority=-1, **given)
 
     def parse_part(self, response, shared=None):
         shared = shared or response.meta["shared"]
@@ -52,6 +56,8 @@ class PartsSpider(OddSpider):
             item = shared
         if len(item["parts"]) == 3:
             yield {**item, "worker": os.getpid()}
+        if response.url.endswith("/a") and self.settings.getbool("PASSES_ON"):
+            yield self.request(response, response.url[:-1] + "c", shared)
 """
 #: How items are found: on a page each or on one page, by what their requests share, and how.
 WAYS = pytest.mark.parametrize(
@@ -62,8 +68,9 @@ WAYS = pytest.mark.parametrize(
         (1, {"GIVEN": "cb_kwargs"}),
         (ITEMS, {"GIVEN": "cb_kwargs", "AWAITS": True}),
         (ITEMS, {"GIVEN": "cb_kwargs", "LOADER": True}),
+        (ITEMS, {"GIVEN": "cb_kwargs", "PASSES_ON": True}),
     ],
-    ids=["cb_kwargs", "meta", "one page", "awaits", "item loader"],
+    ids=["cb_kwargs", "meta", "one page", "awaits", "item loader", "passes on"],
 )
 
 

@@ -43,15 +43,15 @@ class Shared:
     ) -> None:
         self.crawl, self.value = crawl, {} if value is None else value
         pages = SimpleNamespace(endings=crawl.endings)
-        offers: Any = SimpleNamespace(unsaved={}, pages=pages)
-        self.objects = SharedObjects(offers)
+        self.offers: Any = SimpleNamespace(unsaved={}, pages=pages)
+        self.objects = SharedObjects(self.offers, Request("https://example.com/"), None)
         self.parent = crawl.page("parent", is_stored=True)
         self.pages = {name: crawl.page(name) for name in names}
         for name in names:
             request = Request("https://example.com/", **given(self.value, name))
             self.objects.add(request)
             crawl.endings.wait(self.parent, key(name))
-            crawl.endings.join(key(name), offers.unsaved[request])
+            crawl.endings.join(key(name), self.offers.unsaved[request])
 
     def close(self) -> None:
         """End the callback that has yielded them."""
@@ -96,6 +96,43 @@ def test_pages_that_share_what_nobody_changes_end_alone(crawl: Crawl) -> None:
     assert crawl.ended == [("CONFIRM", "a")]
     shared.end("b", changes=False)
     assert crawl.ended[1:] == [("CONFIRM", "b"), ("CONFIRM", "parent")]
+
+
+def test_pages_end_together_that_share_objects_with_a_later_one(crawl: Crawl) -> None:
+    """For example one request for the prices of all items on a page."""
+    items: list[dict[str, int]] = [{}, {}]
+    of = {"a": items[:1], "b": items[1:], "prices": items}
+    shared = Shared(crawl, [*of], items, lambda _, name: {"cb_kwargs": {"items": of[name]}})
+    shared.close()
+    items[0]["a"] = items[1]["b"] = 1
+    shared.end("a", changes=False)
+    shared.end("b", changes=False)
+    assert crawl.ended == []
+    shared.end("prices", changes=False)
+    assert {name for _, name in crawl.ended} == {*of, "parent"}
+
+
+@pytest.mark.parametrize("error", ["", "HTTP-503"])
+def test_a_page_ends_together_with_one_that_it_passes_an_object_on_to(
+    crawl: Crawl, error: str
+) -> None:
+    shared = Shared(crawl, "ab")
+    shared.close()
+    page = crawl.page("c")
+    own, further = (Request("https://example.com/", meta={"item": shared.value}) for _ in "ac")
+    objects = SharedObjects(shared.offers, own, shared.pages["a"])
+    objects.add(further)
+    objects.decide([further])
+    joint = shared.offers.unsaved[further]
+    assert joint.is_passed_on
+    crawl.endings.join(key("c"), joint)
+    objects.close()
+    shared.end("a", changes=False)
+    shared.end("b")
+    assert crawl.ended == []
+    crawl.end(page, error=error)
+    kind = "FAIL" if error else "CONFIRM"
+    assert sorted(crawl.ended) == [(kind, name) for name in ("a", "b", "c", "parent")]
 
 
 class Slots:
