@@ -43,8 +43,11 @@ class Shared:
     ) -> None:
         self.crawl, self.value = crawl, {} if value is None else value
         pages = SimpleNamespace(endings=crawl.endings)
-        self.offers: Any = SimpleNamespace(unsaved={}, pages=pages)
-        self.objects = SharedObjects(self.offers, Request("https://example.com/"), None)
+        offers: Any = SimpleNamespace(unsaved={}, pages=pages)
+        self.offers, self.objects = (
+            offers,
+            SharedObjects(offers, Request("https://example.com/"), None),
+        )
         self.parent = crawl.page("parent", is_stored=True)
         self.pages = {name: crawl.page(name) for name in names}
         for name in names:
