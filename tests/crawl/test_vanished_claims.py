@@ -3,7 +3,9 @@
 The site holds answers back while the server is away, or loses what it has stored.
 """
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from support.lab_commands import bloom
 from support.odd_site import ERROR, SHARED_QUEUE, Crawl, Lab, LabOf, kinds, moved, page, serve, tree
 from support.outages import killed
 from support.polling import until
+from support.replicas import wait_for_link
 from support.servers import LASTING, Server
 
 #: No retry of Scrapy's comes between a page that fails and its claim.
@@ -178,6 +181,42 @@ def test_no_link_is_lost_with_a_queue_that_was_flushed(lab_of: LabOf) -> None:
         crawl.wait()
     lab.crawl(SPIDER, **settings)
     assert not lab.missing()
+
+
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "stopped meanwhile"])
+def test_no_link_is_lost_with_a_server_that_was_a_replica(
+    lossy_lab: Lab, own_server: Server, is_noticed: bool
+) -> None:
+    """It's the same process as before, with a copy of its data that is older than the links."""
+    lab = lossy_lab
+    lab.site.pages |= {"/": page("/waits"), "/waits": page(*LINKS), "/inline": page()}
+    lab.site.pages |= dict.fromkeys(LINKS, page())
+    lab.site.hold("/waits", "/inline", *LINKS)
+    with Server(own_server.binary) as other, lab.start(SPIDER, **ONCE) as crawl:
+        wait_for(lab, crawl, held=1)
+        copy(own_server, other)
+        lab.site.release("/waits")
+        crawl.until(lambda: len(lab.claims()) > len(LINKS), "all links are claimed")
+        if not is_noticed:
+            os.kill(crawl.pid, signal.SIGSTOP)
+        copy(other, own_server, crawl if is_noticed else None)
+        os.kill(crawl.pid, signal.SIGCONT)
+        lab.site.release("/inline")
+        crawl.until(lambda: kinds(lab.claims()).get("/waits") != "w", "the page has ended")
+        crawl.kill()
+    lab.crawl(SPIDER, **ONCE)
+    assert not lab.missing()
+
+
+def copy(source: Server, target: Server, crawl: Crawl | None = None) -> None:
+    """Let a server be another one's replica, until it has its data, and a crawl notices that."""
+    with target.client() as client, source.client() as other:
+        other.config_set("repl-diskless-sync-delay", 0)
+        client.replicaof("127.0.0.1", str(source.port))
+        wait_for_link(target, source)
+        if crawl is not None:
+            crawl.until(lambda: AWAY in crawl.log, "the crawl notices it")
+        client.replicaof("NO", "ONE")
 
 
 def test_no_link_of_the_window_run_is_lost_with_a_server_restarted_empty(

@@ -53,8 +53,9 @@ def test_its_blocks_are_on_all_nodes_and_its_name_is_given_to_them(
 
 def test_its_process_is_that_of_all_primaries(cluster: redis.RedisCluster) -> None:
     bloom = BloomFilter(cluster, "k")
-    ids = bloom.transport.server_id().split(",")
-    assert len({*ids}) == 3
+    run_ids = {one["run_id"] for one in bloom.transport.infos("server")}
+    assert len(run_ids) == 3
+    assert run_ids < {*bloom.transport.server_id().split(",")}
     assert bloom.transport.eviction_policies() == ["noeviction"]
 
 

@@ -24,7 +24,7 @@ from support.clock import MOVED_TO, MovedServer
 from scrapy_bloom.bloom.protocol import scripts
 
 #: Asks the server for the id of its process: the world answers, because the process never changes.
-ASKS_ID = "redis.pcall('INFO', 'server')"
+ASKS_ID = "redis.pcall('INFO', 'server', 'replication')"
 #: The key of that id.
 PROCESS = "simulated:process"
 _NAMES = "|".join(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua"))

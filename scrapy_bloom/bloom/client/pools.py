@@ -97,11 +97,11 @@ class Pools:
         find = self.client.get_redis_connection
         return _grouped(calls, lambda key: find(self.client.get_node_from_key(key)).connection_pool)
 
-    def infos(self, section: str) -> list[dict[str, Any]]:
-        """Return a section of the INFO of each primary."""
+    def infos(self, *sections: str) -> list[dict[str, Any]]:
+        """Return sections of the INFO of each primary."""
         nodes = self.client.get_primaries() if self.is_cluster else [None]
         targets = [{"target_nodes": node} if node else {} for node in nodes]
-        return [self.client.info(section, **target) for target in targets]
+        return [self.client.info(*sections, **target) for target in targets]
 
     def forget(self) -> None:
         """Find a cluster's nodes again at the next call: a replica may have taken over."""
