@@ -14,7 +14,6 @@ from scrapy_bloom.bloom.errors import BloomError
 from scrapy_bloom.cli import check, clear, doctor, info, migrate, pending, plan, recrawl, report
 from scrapy_bloom.cli.output import complain, quoted
 from scrapy_bloom.cli.stored import NoFilterError
-from scrapy_bloom.settings import in_settings
 
 #: Each has HELP, EXAMPLES, and the functions ``run`` and, perhaps, ``add_options``.
 _ALL = (info, check, pending, recrawl, doctor, clear, migrate, plan, report)
@@ -99,7 +98,7 @@ class BloomCommand(ScrapyCommand):
             complain(str(error) or "interrupted")
         except BloomError as error:
             self.exitcode = NO if isinstance(error, NoFilterError) else FAILED
-            complain(in_settings(str(error)))
+            complain(str(error))
         except OSError as error:
             complain(f"{quoted(error.filename)} can't be opened ({error.strerror}). Check the path")
         except Exception as error:  # for example, a spider's module can't be imported

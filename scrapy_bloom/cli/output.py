@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from scrapy_bloom.bloom.client.address import without_credentials
+from scrapy_bloom.settings import in_settings
 
 #: A line of a table, and an object of ``--json``: heading -> value.
 Row = Mapping[str, Any]
@@ -87,8 +88,8 @@ def progress(what: str, total: int = 0) -> Iterator[Callable[[int], None]]:
 
 
 def complain(text: str) -> None:
-    """Print one line to the standard error."""
-    print(f"scrapy bloom: {printable(' '.join(text.split()))}", file=sys.stderr)
+    """Print one line to the standard error, with the names of settings."""
+    print(f"scrapy bloom: {printable(' '.join(in_settings(text).split()))}", file=sys.stderr)
 
 
 def printable(text: str) -> str:

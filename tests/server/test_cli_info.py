@@ -82,6 +82,7 @@ def test_all_filters_of_the_server(shop: Call, bloom: BloomFilter, client: Redis
     assert of_library["forgotten"] == first["forgotten"] != "never"
     assert "'{broken:0}:ring' can't be used" in done.err
     assert "'newer' can't be read, because another version" in done.err
+    assert done.err.count("choose another BLOOM_KEY\n") == 2
     heading, *_ = shop("info", "--all").out.splitlines()
     assert heading.split()[0] == "filter"
 
