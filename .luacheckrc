@@ -13,7 +13,7 @@ files["**/lua/*.lua"] = {
     -- the number of arguments with names
     "NAMED",
     -- ring
-    "MAX_FIELDS", "answer", "call", "expire", "name_of", "ring",
+    "MAX_FIELDS", "answer", "call", "expire", "name_of", "prolong", "ring",
     -- bitmaps
     "bits", "capacity", "counter", "current", "ends", "format", "groups", "judge_all", "k", "bitmaps", "lost",
     "offsets_in", "packed", "seen_from", "unpacked", "width", "window", "written",

@@ -122,6 +122,22 @@ def test_claims_last_as_long_as_the_last_one_of_them(
         assert max(map(client.ttl, names)) > 60
 
 
+@pytest.mark.parametrize("operation", CLAIMING[:4])
+def test_claims_last_no_shorter_because_the_clock_was_behind(
+    moved: MovedServer, shop: Call, operation: str
+) -> None:
+    with moved.client() as client:
+        use = Use(client, "2 months", moved, shop)
+        names = [f"{{shop:bloom:{block}}}:claims:shop" for block in range(2)]
+        for name in names:
+            client.hset(name, "ff", "w0 n 0 0 {}")
+            client.expire(name, 60)
+        moved.move(-1_000 * DAY)
+        OPERATIONS[operation](use)
+        moved.move(1_000 * DAY)
+        assert client.exists(*names) == 2
+
+
 @pytest.mark.parametrize(
     ("window", "least"), [("2 months", OUTLIVES_SECONDS + 62 * DAY), ("never", None)]
 )

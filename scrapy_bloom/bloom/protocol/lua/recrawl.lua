@@ -27,5 +27,5 @@ for i = NAMED + 1, #ARGV, 2 do
   end
   verdicts[#verdicts + 1] = verdict
 end
-if has_new and ARGV.lasts ~= '0' then call('EXPIRE', claims, ARGV.lasts) end
+if has_new then prolong(claims, ARGV.lasts) end
 return {'ok', table.concat(verdicts)}

@@ -30,5 +30,5 @@ for i = NAMED + 1, #ARGV, 3 do
     has_new = has_new or not owner
   end
 end
-if has_new and ARGV.lasts ~= '0' then call('EXPIRE', KEYS[1], ARGV.lasts) end
+if has_new then prolong(KEYS[1], ARGV.lasts) end
 return {'ok', ''}
