@@ -6,7 +6,7 @@ one, and none for the end of a callback.
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
@@ -170,7 +170,7 @@ def watch_scraper(scraper: Any, listener: PageListener) -> None:
 
 
 def _watch_callbacks(scraper: Any, listener: PageListener, failures: set[Failure]) -> None:
-    """Notify a listener of exceptions that spider middlewares may hide from the scraper."""
+    """Notify a listener of exceptions before a callback yields, which middlewares may hide."""
     call_spider = scraper.call_spider_async
     check_method(call_spider, "", "request", is_async=True)
 
@@ -182,34 +182,13 @@ def _watch_callbacks(scraper: Any, listener: PageListener, failures: set[Failure
         if cause is not None and not isinstance(cause, HttpError):
             listener.raised(request, cause)
         try:
-            outputs = await call_spider(result, request)
+            return await call_spider(result, request)
         except Exception as error:
             if error is not cause:
                 listener.raised(request, error)
             raise
-        watch = _watch_later if isinstance(outputs, AsyncIterator) else _watch
-        return watch(outputs, partial(listener.raised, request))
 
     scraper.call_spider_async = call
-
-
-def _watch(outputs: Iterable[Any], raised: Callable[[Exception], None]) -> Iterator[Any]:
-    try:
-        yield from outputs
-    except Exception as error:
-        raised(error)
-        raise
-
-
-async def _watch_later(
-    outputs: AsyncIterator[Any], raised: Callable[[Exception], None]
-) -> AsyncIterator[Any]:
-    try:
-        async for output in outputs:
-            yield output
-    except Exception as error:
-        raised(error)
-        raise
 
 
 class Scraper:
@@ -222,12 +201,19 @@ class Scraper:
     def __init__(self, scraper: Any) -> None:
         self._scraper = scraper
 
-    def take_outputs(self, handle: Callable[..., Any], call: Callable[..., Any]) -> None:
+    def take_outputs(
+        self,
+        handle: Callable[..., Any],
+        call: Callable[..., Any],
+        raised: Callable[[Response, BaseException | None], None],
+    ) -> None:
         """Have other methods process outputs, and call callbacks.
 
         Args:
             handle: is called with outputs, in the place of Scrapy's own method.
             call: the same with callbacks; gets Scrapy's own method first.
+            raised: is called with a response whose outputs have raised, and with the exception,
+                before spider middlewares are, which may hide it.
 
         Raises:
             ConfigurationError: the scraper is of a version that is not known.
@@ -236,6 +222,9 @@ class Scraper:
             check_method(self._scraper.handle_spider_error, "", "request", "")
             check_method(self._scraper.handle_spider_output_async, "", "request", "", is_async=True)
             check_method(self._scraper.call_spider_async, "", "request", is_async=True)
+            manager = self._scraper.spidermw
+            process_exception = manager._process_spider_exception  # noqa: SLF001 - see above
+            check_method(process_exception, "response")
         except (AttributeError, TypeError) as error:
             raise ConfigurationError(
                 f"A page's links can't be looked up together in this engine ({error}). Use "
@@ -243,6 +232,13 @@ class Scraper:
             ) from error
         self._scraper.handle_spider_output_async = handle
         self._scraper.call_spider_async = partial(call, self._scraper.call_spider_async)
+
+        def process_and_notify(response: Response, *args: Any) -> Any:
+            error = next(one for one in args if isinstance(one, Exception | Failure))
+            raised(response, error.value if isinstance(error, Failure) else error)
+            return process_exception(response, *args)
+
+        manager._process_spider_exception = process_and_notify  # noqa: SLF001 - see above
 
     @property
     def items_at_a_time(self) -> int:

@@ -259,8 +259,22 @@ class Handles:
         is_empty = not response.url.endswith("/generator")
         return [] if is_empty else [response.follow("/from-middleware")]
 
+class Raises:
+    def process_spider_output(self, response, result, spider=None):
+        yield from result
+        self.check(response)
+
+    async def process_spider_output_async(self, response, result, spider=None):
+        async for output in result:
+            yield output
+        self.check(response)
+
+    def check(self, response):
+        if response.url.endswith("/middleware"):
+            raise ValueError
+
 class HandledSpider(OddSpider):
-    custom_settings = {"SPIDER_MIDDLEWARES": {Handles: 100}}
+    custom_settings = {"SPIDER_MIDDLEWARES": {Handles: 100, Raises: 200}}
 
     def parse(self, response):
         for request in self.links(response):
@@ -269,6 +283,8 @@ class HandledSpider(OddSpider):
 
     def parse_fine(self, response):
         pass
+
+    parse_middleware = parse_fine
 
     def parse_call(self, response):
         raise ValueError
@@ -286,9 +302,9 @@ class HandledSpider(OddSpider):
 """
 
 
-def test_a_page_has_failed_whose_callbacks_exception_a_middleware_handles(lab_of: LabOf) -> None:
+def test_a_page_has_failed_whose_exception_a_middleware_handles(lab_of: LabOf) -> None:
     """What it has yielded before, and what the middleware yields, is crawled."""
-    raising = ["/call", "/generator", "/coroutine", "/asynchronous"]
+    raising = ["/call", "/generator", "/coroutine", "/asynchronous", "/middleware"]
     fine = ["/fine", "/from-generator", "/from-asynchronous", "/from-middleware"]
     lab = lab_of({"/": page(*raising, "/fine"), **dict.fromkeys([*raising, *fine], page())})
     done = lab.crawl(HANDLING)
