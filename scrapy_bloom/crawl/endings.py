@@ -134,7 +134,8 @@ class Endings:
         elif found is Effect.LEAVE:
             page.is_left = True
         elif found is Effect.FAIL:
-            page.fail("the-redirect-leads-to-a-failed-page")
+            is_own = key in page.claims
+            page.fail("is-a-duplicate" if is_own else "the-redirect-leads-to-a-failed-page")
         elif found is Effect.DROP:
             page.outcome = OpKind.DROP
 

@@ -34,6 +34,7 @@ class Offer:
     Args:
         inherited: claims of the requests that have become this one.
         is_successor: whether it's a redirect or a retry.
+        is_redirect: whether it's a redirect.
         is_restored: whether it's picked up, or back in the queue.
         is_queued: whether it's in the queue already.
         duplicate: its key, and what is known of it, if the dupefilter has refused it.
@@ -41,6 +42,7 @@ class Offer:
 
     inherited: Claimed = field(default_factory=dict)
     is_successor: bool = False
+    is_redirect: bool = False
     is_restored: bool = False
     is_queued: bool = False
     duplicate: tuple[Key, Known] | None = None
@@ -129,6 +131,7 @@ class Offers:
             offer.is_queued = True
         else:
             offer.is_successor = request in self.pages.successors
+            offer.is_redirect = request in self.pages.redirects
             offer.inherited = self.pages.successors.pop(request, {})
             if offer.inherited:
                 set_claims(request, offer.inherited)

@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from support.odd_site import ERROR, SHARED_QUEUE, Lab, LabOf, Reply, kinds, moved, page
+from support.odd_site import DENIED, ERROR, SHARED_QUEUE, Lab, LabOf, Reply, kinds, moved, page
 from support.polling import until
 
 #: No retry of Scrapy's comes between a page that fails and its claim.
@@ -160,3 +160,22 @@ def test_a_page_stays_pending_that_redirects_to_the_page_of_a_stopped_worker(
             stopped.kill()
     lab.crawl(**ONCE)
     assert lab.recorded() == {"/latest", "/issue"}
+
+
+AGAIN = """
+class Again(Component):
+    def process_response(self, request, response, spider=None):
+        is_banned = response.status == 403
+        return request.replace(headers={"User-Agent": "Other"}) if is_banned else response
+
+class AgainSpider(OddSpider):
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Again: 10}}
+"""
+
+
+def test_a_page_fails_whose_request_a_middleware_returns_as_a_duplicate(lab_of: LabOf) -> None:
+    """Scrapy's filter drops it, too. If the site has banned the spider, it would never end."""
+    lab = lab_of({"/": page("/a"), "/a": (DENIED, DENIED, page())})
+    done = lab.crawl(AGAIN, **ONCE)
+    assert done.hits["/a"] == 1
+    assert kinds(done.claims) == {"/a": "-"}
