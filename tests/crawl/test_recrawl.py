@@ -113,3 +113,29 @@ def test_a_run_after_one_that_was_to_fetch_all_again_says_what_it_skips(lab_of: 
     lab.kill_midway(10, BLOOM_RECRAWL_RULES='[["", "run"]]')
     told = ["bloom-run-cut" in lab.crawl().log for _ in range(2)]
     assert told == [True, False]
+
+
+VERSIONS = """
+class VersionsSpider(OddSpider):
+    def parse(self, response):
+        for request in self.links(response):
+            path, _, version = request.url.partition("#")
+            yield Request(path, meta={**response.meta, "bloom_key": f"{path} {version}"})
+"""
+
+
+@pytest.mark.parametrize("remember", ["crawled", "scheduled"])
+def test_a_page_has_a_new_version_in_a_list_that_a_redirect_leads_to(
+    lab_of: LabOf, remember: str
+) -> None:
+    """The spider passes on the meta of the list, in which Scrapy notes the redirect.
+
+    A redirect has the key of its own URL.
+    """
+    lab = lab_of({"/": moved_to("/list"), "/list": page("/a#1", "/b#1"), "/a": page()})
+    lab.site.pages |= {"/b": moved_to("/c"), "/c": page()}
+    lab.crawl(VERSIONS, BLOOM_REMEMBER=remember)
+    lab.site.pages["/list"] = page("/a#2", "/b#1", "/c#1")
+    done = lab.crawl(VERSIONS, BLOOM_REMEMBER=remember)
+    assert done.hits == Counter(["/", "/list", "/a", "/c"])
+    assert "/c" in done.recorded

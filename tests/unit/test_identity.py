@@ -144,10 +144,6 @@ def test_another_key_is_ignored(value: object) -> None:
     assert key({"bloom_key": value}) == key({})
 
 
-def test_a_redirect_has_its_own_url_instead_of_the_key() -> None:
-    assert key({"bloom_key": "1", "redirect_urls": ["https://example.com/b"]}) == key({})
-
-
 def test_a_key_may_be_any_text_of_any_length() -> None:
     found = {key({"bloom_key": text})[1] for text in ("\ud800", "é" * 500, "é" * 501)}
     assert len(found) == 3
