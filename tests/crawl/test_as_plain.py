@@ -261,8 +261,9 @@ class Handles:
 
 class Raises:
     def process_spider_output(self, response, result, spider=None):
-        yield from result
+        outputs = list(result)
         self.check(response)
+        return outputs
 
     async def process_spider_output_async(self, response, result, spider=None):
         async for output in result:
