@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scrapy_bloom.bloom.model.hashing import field_of
 from scrapy_bloom.bloom.protocol.claims import ASTRAY, NewClaim
 from scrapy_bloom.bloom.protocol.session import Key
 from scrapy_bloom.crawl.context import Context
@@ -98,6 +99,7 @@ class Endings:
         targets: those of them that only a redirect has led to.
         once: claims in progress of requests that aren't looked up.
         joints: claims of requests that may have to end together with others.
+        dropped: fields of claims whose requests something has dropped in this run.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
@@ -108,6 +110,7 @@ class Endings:
         self.targets: set[Key] = set()
         self.once: set[Key] = set()
         self.joints: dict[Key, Joint] = {}
+        self.dropped: set[str] = set()
         #: Pages that are crawled, and wait for something, in the order in which they began to.
         self._incomplete: dict[Page, None] = {}
 
@@ -281,6 +284,8 @@ class Endings:
             return
         self.once.discard(key)
         self._monitor.count(_STATS[kind], window)
+        if kind is OpKind.DROP:
+            self.dropped.add(field_of(item))
         if kind is OpKind.CONFIRM and self._only_items and not (page.has_item or is_once):
             self._monitor.count("without_item", window)
             self._local.taken[item] = Known.RECORDED

@@ -61,8 +61,8 @@ class Leftovers:
         #: How many claims wait for a run like this one, and those that are being picked up.
         self._waiting = 0
         self._left: AsyncIterator[tuple[int, list[StoredClaim]]] | None = None
-        #: From how many pages on a busy run picks up, and the fields that it has picked up.
-        self._turn_at, self._tried = OWN_PAGES, set[str]()
+        #: From how many pages on a busy run picks up.
+        self._turn_at = OWN_PAGES
         #: Nonces of calls that may have taken claims over, without a reply.
         self._lost: set[str] = set()
 
@@ -137,8 +137,8 @@ class Leftovers:
         return left <= 0
 
     def _is_tried(self, claim: StoredClaim) -> bool:
-        """Whether this run has picked a claim up, and something has dropped its request."""
-        return claim.nonce == DROPPED and claim.field in self._tried
+        """Whether something has dropped a claim's request in this run."""
+        return claim.nonce == DROPPED and claim.field in self._offers.pages.endings.dropped
 
     async def _scan(self) -> AsyncIterator[tuple[int, list[StoredClaim]]]:
         """Yield all claims, a part of a block at a time."""
@@ -207,7 +207,6 @@ class Leftovers:
         self._lost.discard(nonce)
         if self._context.engine.is_closing:  # its queue takes nothing any more: the next run does
             return False
-        self._tried |= requests.keys()
         keys = {one: self._put_back(block, one, text, stat) for one, text in requests.items()}
         unread = [name for name, key in keys.items() if key is None]
         misplaced = self._misplaced(block, keys)
@@ -215,6 +214,7 @@ class Leftovers:
             await self._writer.flush()  # which may read the filter's header again
             mine = [self._context.me.owner]
             # Those that can't be restored wait again: another run may have their callbacks.
+            self._offers.pages.endings.dropped.update(unread)
             await server.run(operations.drop(block, unread, mine, again=True))
             await server.run(operations.drop(block, self._misplaced(block, keys), mine))
         return len(unread) + len(misplaced) < len(keys)

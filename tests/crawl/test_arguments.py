@@ -173,12 +173,13 @@ def test_a_page_that_is_dropped_when_it_is_picked_up_stays_pending(
 def test_a_page_that_is_dropped_when_a_run_links_it_stays_pending(
     lab_of: LabOf, drops: dict[str, Any], arguments: dict[str, str]
 ) -> None:
-    """The run before has remembered the page that links it."""
+    """The run before has remembered the page that links it. The run doesn't pick it up as well."""
     lab = lab_of(PAGES)
-    leave(lab)
+    count = leave(lab)
     left = lab.claims().keys()
     done = lab.crawl(SPIDER, arguments=arguments, **drops, **SETTINGS)
     assert done.hits == Counter(["/"])
+    assert done.stats.get("middleware/filtered", count) == count
     assert done.claims.keys() == left
     lab.site.pages["/"] = page()
     lab.crawl(SPIDER, **SETTINGS)
