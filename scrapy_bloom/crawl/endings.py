@@ -100,6 +100,8 @@ class Endings:
         once: claims in progress of requests that aren't looked up.
         joints: claims of requests that may have to end together with others.
         dropped: fields of claims whose requests something has dropped in this run.
+        incomplete: pages that are crawled, and wait for something, in the order in which they began
+            to.
     """
 
     def __init__(self, context: Context, put: Callable[[Op], None]) -> None:
@@ -111,8 +113,7 @@ class Endings:
         self.once: set[Key] = set()
         self.joints: dict[Key, Joint] = {}
         self.dropped: set[str] = set()
-        #: Pages that are crawled, and wait for something, in the order in which they began to.
-        self._incomplete: dict[Page, None] = {}
+        self.incomplete: dict[Page, None] = {}
 
     # -- the rule --
 
@@ -185,17 +186,17 @@ class Endings:
         if page.outcome is None:
             return
         if page.is_left:
-            self._incomplete.pop(page, None)
+            self.incomplete.pop(page, None)
         elif page.waits:
-            self._incomplete[page] = None
-            if len(self._incomplete) > MAX_WAITING:
-                self._leave(next(iter(self._incomplete)))
+            self.incomplete[page] = None
+            if len(self.incomplete) > MAX_WAITING:
+                self._leave(next(iter(self.incomplete)))
         else:
             self.settle(page)
 
     def _leave(self, page: Page) -> None:
         """Wait for a page no longer: its claims stay, and the next run crawls it again."""
-        del self._incomplete[page]
+        del self.incomplete[page]
         page.outcome, page.claims = None, {}
         self._monitor.count("undelivered")
         self._monitor.warn_once(
@@ -206,9 +207,9 @@ class Endings:
 
     def close(self) -> None:
         """Count pages that still wait: their claims stay, and the next run crawls them again."""
-        for page in [page for page in self._incomplete if page.outcome is OpKind.FAIL]:
+        for page in [page for page in self.incomplete if page.outcome is OpKind.FAIL]:
             self.settle(page)
-        if left := len(self._incomplete):
+        if left := len(self.incomplete):
             self._monitor.count("undelivered", count=left)
             message = f"{left:,} pages still wait for items to be stored or requests to be "
             message += "crawled, so the next run crawls these pages again"
@@ -222,7 +223,7 @@ class Endings:
         while ending:
             page = ending.pop()
             kind, page.outcome = page.outcome, None
-            self._incomplete.pop(page, None)
+            self.incomplete.pop(page, None)
             if kind is None:
                 continue
             waiting = self._end_joint(page, kind) or self._end_claims(page, kind)

@@ -4,7 +4,7 @@ They travel in a request's ``meta``: a queue on a disk or a server makes another
 requests have one claim, and are stored with it. Theirs is a text, which takes less memory.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request
@@ -43,6 +43,10 @@ class Queue:
 
     def __contains__(self, request: Request) -> bool:
         return request in self._queued
+
+    def __iter__(self) -> Iterator[Request]:
+        """Yield the requests that are there now, unless they leave meanwhile."""
+        return (request for request in [*self._queued] if request in self._queued)
 
     def claims_of(self, request: Request) -> Claimed:
         """Return a request's claims, as far as they are valid: stored text may be anything."""

@@ -2,14 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Any
 
 import pytest
+from redis import RedisCluster
 from support.loops import eventually, in_loop
+from support.odd_site import Lab, page, serve
 from support.outages import killed, stalled
+from support.polling import until
 from support.servers import LASTING, Server, start_cluster, wait_for_cluster
 from support.slots import SlotMove
 from support.workers import Worker, look_up
+
+from scrapy_bloom import BloomFilter
 
 pytestmark = pytest.mark.usefixtures("short_retries")
 #: A busy machine is no node that has failed.
@@ -83,3 +90,39 @@ async def test_nothing_is_hidden_and_what_was_missed_is_written_later(
         assert not await look_up(one, FOURTH)
         assert await look_up(two, FOURTH) == {*FOURTH}
     assert "Traceback" not in caplog.text
+
+
+def test_links_that_only_a_node_forgets_are_pending_again(any_binary: str, tmp_path: Path) -> None:
+    """Other nodes remember the pages that led to them, so no later run would find them."""
+    hubs = {f"/hub{one}": [f"/{one}/{two}" for two in range(9)] for one in range(9)}
+    links = [link for own in hubs.values() for link in own]
+    pages = {"/": page(*hubs), **{hub: page(*own) for hub, own in hubs.items()}}
+    with (
+        start_cluster(any_binary, "--cluster-node-timeout", "60000") as nodes,
+        serve(pages | dict.fromkeys(links, page())) as site,
+        Lab(site, nodes[0].url, tmp_path) as lab,
+        closing(RedisCluster("127.0.0.1", nodes[0].port)) as client,
+    ):
+        lab.redis_url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+        site.hold(*links)
+        # All hubs are fetched at once, and then some of the links.
+        names = "CONCURRENT_REQUESTS", "CONCURRENT_REQUESTS_PER_DOMAIN"
+        settings: dict[str, Any] = {**dict.fromkeys(names, 20), "BLOOM_HEARTBEAT": 1}
+        with lab.start(**settings) as crawl:
+            crawl.until(lambda: site.held == 20, "the hubs are crawled")
+            bloom = BloomFilter(client, "odd:bloom")
+            crawl.until(lambda: len(bloom) == len(hubs), "the hubs are remembered")
+            # Heartbeats go to this one.
+            beaten = client.get_node_from_key("{odd:bloom:0}").port
+            with killed(next(node for node in nodes if node.port == beaten)):
+                pass
+            until(lambda: pending(client) == len(links), "all links are pending", 60)
+            crawl.kill()
+        with lab.start() as crawl:
+            crawl.wait()
+        assert not lab.missing()
+
+
+def pending(client: RedisCluster) -> int:
+    """Return how many requests are pending."""
+    return sum(client.hlen(key) for key in client.scan_iter("*:claims:*"))
