@@ -235,7 +235,9 @@ class Scraper:
 
         def process_and_notify(response: Response, *args: Any) -> Any:
             error = next(one for one in args if isinstance(one, Exception | Failure))
-            raised(response, error.value if isinstance(error, Failure) else error)
+            cause = error.value if isinstance(error, Failure) else error
+            if not isinstance(cause, HttpError):  # else the status decides
+                raised(response, cause)
             return process_exception(response, *args)
 
         manager._process_spider_exception = process_and_notify  # noqa: SLF001 - see above
