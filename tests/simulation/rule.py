@@ -38,6 +38,9 @@ class Rule:
         self._claims: dict[str, tuple[str, str]] = {}
         #: Fields and URLs of claims that are lost, but not their requests.
         self._kept: set[str] = set()
+        #: Pages that were found to be crawled for the page that is checked now. They may be linked
+        #: in circles, and looked at one after the other in many orders.
+        self._crawled: set[str] = set()
         #: Pages that the batch records which is carried out now.
         self._together: set[str] = set()
 
@@ -83,6 +86,7 @@ class Rule:
     def _problem(self, name: str, url: str) -> tuple[str, str] | None:
         """Return a URL that isn't safe, and why its page should not be remembered for it."""
         site, world = self._site, self._world
+        self._crawled = set()
         # A worker that lives has it in its memory, and claims it again if it fails. If all is lost,
         # only a page that begins afterwards may take that for safe.
         self._kept = world.evicted | (
@@ -194,12 +198,17 @@ class Rule:
         For example, it's read in each run, or the server has lost that it was recorded.
         """
         site, led_to = self._site, self._site.led_to["", url]
+        if url in self._crawled:
+            return True
         if url in site.redirects:
             led_to = led_to[-1:]
             is_done = bool(led_to)
         else:
             is_done = ("", url) in site.done and not site.lacks_item(url)
-        return is_done and all(self._is_safe(one, name, seen) for one in led_to)
+        is_crawled = is_done and all(self._is_safe(one, name, seen) for one in led_to)
+        if is_crawled:
+            self._crawled.add(url)
+        return is_crawled
 
     def _waits(self, url: str, page: str, name: str) -> bool:
         """Whether a URL waits for a page: then the page that it was found on yields it again."""
