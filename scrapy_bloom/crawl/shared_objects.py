@@ -71,7 +71,7 @@ class SharedObjects:
         self._offers.unsaved[request] = joint
         if self._own is None or page is not self._own.page:
             self._groups.setdefault(page, {})[request] = joint
-        else:  # what the callback's own request has found goes on with the object
+        else:  # the callback's own request ends together with those that get its object
             joint.is_passed_on, self._own.has_changed = True, lambda: True
 
     def _page_of(self, pages: dict[Page, None]) -> Page:
