@@ -108,16 +108,22 @@ def test_each_key_expires_with_a_window_and_without_one_stays(
             assert_expiries(client)
 
 
+def claims_that_expire(client: Redis) -> list[str]:
+    """Make claims of both blocks that expire in a minute; return the names of their keys."""
+    names = [f"{{shop:bloom:{block}}}:claims:shop" for block in range(2)]
+    for name in names:
+        client.hset(name, "ff", "w0 n 0 0 {}")
+        client.expire(name, 60)
+    return names
+
+
 @pytest.mark.parametrize("operation", CLAIMING[:4])
 def test_claims_last_as_long_as_the_last_one_of_them(
     moved: MovedServer, shop: Call, operation: str
 ) -> None:
     with moved.client() as client:
         use = Use(client, "2 months", moved, shop)
-        names = [f"{{shop:bloom:{block}}}:claims:shop" for block in range(2)]
-        for name in names:
-            client.hset(name, "ff", "w0 n 0 0 {}")
-            client.expire(name, 60)
+        names = claims_that_expire(client)
         OPERATIONS[operation](use)
         assert max(map(client.ttl, names)) > 60
 
@@ -128,10 +134,7 @@ def test_claims_last_no_shorter_because_the_clock_was_behind(
 ) -> None:
     with moved.client() as client:
         use = Use(client, "2 months", moved, shop)
-        names = [f"{{shop:bloom:{block}}}:claims:shop" for block in range(2)]
-        for name in names:
-            client.hset(name, "ff", "w0 n 0 0 {}")
-            client.expire(name, 60)
+        names = claims_that_expire(client)
         moved.move(-1_000 * DAY)
         OPERATIONS[operation](use)
         moved.move(1_000 * DAY)
