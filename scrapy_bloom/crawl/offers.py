@@ -7,7 +7,7 @@ The target of a redirect has no stored request, because the request that led to 
 the proxy, cookies and credentials that middlewares have added since.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from secrets import token_bytes
@@ -25,7 +25,6 @@ from scrapy_bloom.crawl.ops import Op, OpKind
 from scrapy_bloom.crawl.pages import Pages
 from scrapy_bloom.crawl.queue import META, Claimed, Queue, set_claims
 from scrapy_bloom.crawl.rule import Known
-from scrapy_bloom.rules import RUN
 
 
 @dataclass(slots=True)
@@ -220,27 +219,6 @@ class Offers:
         return True
 
     # -- claims --
-
-    def keep_again(self) -> Iterator[None]:
-        """Write all claims that have a request again, because the server may have lost them.
-
-        Yields now and then, so that the caller can wait for the writes.
-        """
-        for page in [*self.pages.unsettled()]:
-            self._keep(page.claims)
-        yield
-        for request in self.queue:
-            stored = self.queue.claims_of(request)
-            self._keep({key: self._text_again(request, one) for key, one in stored.items()})
-            yield
-
-    def _text_again(self, request: Request, stored: bool | str) -> str:
-        return stored if isinstance(stored, str) else self.text_of(request) if stored else ""
-
-    def _keep(self, claims: Mapping[Key, str]) -> None:
-        for key, text in claims.items():
-            if text and key[0] != RUN:
-                self._put(Op(OpKind.KEEP, NewClaim.of(key, text)))
 
     def _settle(self, request: Request, outcome: OpKind, error: str = "") -> None:
         """Settle the claims of a request that isn't crawled."""
